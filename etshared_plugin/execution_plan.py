@@ -138,7 +138,11 @@ class ExecutionPlan:
 
     @property
     def activation_nbytes(self) -> int:
-        return self.arena_nbytes[1] if len(self.arena_nbytes) > 1 else 0
+        return self.planned_nbytes(1)
+
+    def planned_nbytes(self, mem_id: int) -> int:
+        """Return the bytes that this plan wants of an arena; 0 if it wants none."""
+        return self.arena_nbytes[mem_id] if mem_id < len(self.arena_nbytes) else 0
 
     def tensors(self) -> list[tuple[int, Tensor]]:
         """Return the tensors with the indices of their values."""
