@@ -94,10 +94,12 @@ class _Checker:
         # Tables of one shape share their vtable, so it does not count as reached.
         self._inside(vtable, 2, 2)
         nbytes = _UINT16.unpack_from(self._data, vtable)[0]
-        if nbytes % 2:
-            raise FormatError(f"table '{name}' has an odd vtable", offset=vtable)
+        if nbytes < 4 or nbytes % 2:
+            raise FormatError(
+                f"table '{name}' has a vtable of {nbytes} bytes", offset=vtable
+            )
         self._inside(vtable, nbytes, 2)
-        present = max(nbytes - 4, 0) // 2
+        present = (nbytes - 4) // 2
         offsets = struct.unpack_from(f"<{present}H", self._data, vtable + 4)
         # Fields that a newer schema has appended stay unread and unchecked.
         fields = self._tables[name]
