@@ -1,0 +1,57 @@
+"""ExecuTorch programs whose entry points share weights and state.
+
+Importing this package imports neither torch nor the native runtime; each name
+brings in what it needs on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from .errors import EtsharedError
+
+if TYPE_CHECKING:
+    from .entry_points import EntryPoint, ExportedEntryPoints, export
+    from .lowering import SharedEdgeProgramManager, to_edge_transform_and_lower
+    from .partitioner import SharedStatePartitioner
+    from .runtime import Session, SharedProgram, load
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "EntryPoint",
+    "EtsharedError",
+    "ExportedEntryPoints",
+    "Session",
+    "SharedEdgeProgramManager",
+    "SharedProgram",
+    "SharedStatePartitioner",
+    "export",
+    "load",
+    "to_edge_transform_and_lower",
+]
+
+_MODULES = {
+    "EntryPoint": "entry_points",
+    "ExportedEntryPoints": "entry_points",
+    "Session": "runtime",
+    "SharedEdgeProgramManager": "lowering",
+    "SharedProgram": "runtime",
+    "SharedStatePartitioner": "partitioner",
+    "export": "entry_points",
+    "load": "runtime",
+    "to_edge_transform_and_lower": "lowering",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

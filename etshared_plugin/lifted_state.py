@@ -1,0 +1,336 @@
+"""Shared state as explicit inputs and outputs of an ExportedProgram, and back.
+
+Between tracing and memory planning every pass of ExecuTorch that knows buffers
+is a danger to shared state: functionalization rejects copies between buffers,
+constant folding and delegates freeze a buffer that this method only reads, and
+write-backs are keyed by names that arguments may have too. A lifted program
+has none of that: its first user inputs are the old values of the state and its
+first user outputs the new ones, so every pass and every partitioner treats
+state as what it is, data that changes from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallSignature
+from torch.export.graph_signature import (
+    InputKind,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.utils import _pytree as pytree
+
+from .program_surgery import (
+    Inputs,
+    Outputs,
+    aliased_placeholder,
+    assemble,
+    buffer_fqns,
+    buffer_input,
+    buffer_tensor,
+    copied_value,
+    copy_graph,
+    inputs_of,
+    insert_clone,
+    order_inputs,
+    outputs_of,
+    rename_placeholder,
+    user_input,
+    user_output,
+)
+
+#: Name of an input that only keeps a program from having none.
+_ANCHOR = "etshared_anchor"
+
+
+@dataclass(frozen=True, slots=True)
+class CallingConvention:
+    """How the user's arguments and results are nested, and their names."""
+
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    argument_names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, program: ExportedProgram) -> CallingConvention:
+        signature = program.module_call_graph[0].signature
+        assert signature is not None
+        return cls(
+            signature.in_spec,
+            signature.out_spec,
+            tuple(signature.forward_arg_names or ()),
+        )
+
+    def signature(self) -> ModuleCallSignature:
+        return ModuleCallSignature(
+            inputs=[],
+            outputs=[],
+            in_spec=self.in_spec,
+            out_spec=self.out_spec,
+            forward_arg_names=list(self.argument_names) or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LiftedProgram:
+    """A program whose first user inputs and outputs are shared state.
+
+    ``inputs`` and ``outputs`` are the fqns of the leading user inputs and
+    outputs, ``call`` is what the user sees without them. An ``anchored``
+    program has no user input but one that nothing uses.
+    """
+
+    program: ExportedProgram
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    call: CallingConvention
+    anchored: bool = False
+
+    def state_placeholders(self) -> dict[str, fx.Node]:
+        """Return the node of each state input by fqn."""
+        user_inputs = [
+            node
+            for node, spec in inputs_of(self.program)
+            if spec.kind is InputKind.USER_INPUT
+        ]
+        return dict(zip(self.inputs, user_inputs, strict=False))
+
+    def reads(self) -> frozenset[str]:
+        """Return the fqns whose old value this program uses."""
+        return frozenset(
+            fqn for fqn, node in self.state_placeholders().items() if node.users
+        )
+
+
+def lift(
+    program: ExportedProgram,
+    fqns: Collection[str] | None = None,
+    *,
+    canonical: Mapping[str, str] = MappingProxyType({}),
+    functional: bool = False,
+) -> LiftedProgram:
+    """Turn the named buffers of ``program``, by default all, into inputs and outputs.
+
+    ``program`` is not changed. Unless it is ``functional``, it may hold in-place
+    operators, as `torch.export` leaves it, and so may the result. Names of one
+    tensor become one input, named as ``canonical`` says.
+    """
+    wanted = set(buffer_fqns(program) if fqns is None else fqns)
+    graph, nodes = copy_graph(program)
+    if functional:
+        _drop_copies(graph)
+    kept: Inputs = []
+    state: dict[str, fx.Node] = {}
+    for old, spec in inputs_of(program):
+        node = nodes[old]
+        if spec.kind is not InputKind.BUFFER or spec.target not in wanted:
+            kept.append((node, spec))
+            continue
+        fqn = canonical.get(str(spec.target), str(spec.target))
+        if state.setdefault(fqn, node) is not node:
+            node.replace_all_uses_with(state[fqn])
+            graph.erase_node(node)
+    written: dict[str, fx.Node] = {}
+    results: Outputs = []
+    values = graph.output_node().args[0]
+    assert isinstance(values, tuple | list)
+    for value, (_, spec) in zip(values, outputs_of(program), strict=True):
+        if spec.kind is OutputKind.BUFFER_MUTATION and spec.target in wanted:
+            assert isinstance(value, fx.Node)
+            fqn = canonical.get(str(spec.target), str(spec.target))
+            written[fqn] = value
+        else:
+            results.append((value, spec))
+    if not functional and not written:
+        written = {fqn: _clone_before_use(graph, n) for fqn, n in state.items()}
+    state_inputs = [(node, user_input(node)) for node in state.values()]
+    return LiftedProgram(
+        assemble(
+            program,
+            graph,
+            order_inputs(kept, state_inputs),
+            [(node, user_output(node)) for node in written.values()] + results,
+        ),
+        inputs=tuple(state),
+        outputs=tuple(written),
+        call=CallingConvention.of(program),
+    )
+
+
+def _drop_copies(graph: fx.Graph) -> None:
+    for node in list(graph.nodes):
+        source = copied_value(node)
+        if source is not None:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _clone_before_use(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """Let in-place operators act on a copy, which then is the new value."""
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    with graph.inserting_before(first):
+        clone = graph.call_function(torch.ops.aten.clone.default, (node,))
+    clone.meta.update(node.meta)
+    node.replace_all_uses_with(clone, delete_user_cb=lambda user: user is not clone)
+    return clone
+
+
+def functionalize(lifted: LiftedProgram) -> LiftedProgram:
+    """Remove in-place operators and copies; drop outputs that equal their input."""
+    program = lifted.program.run_decompositions({})
+    _drop_copies(program.graph)
+    old_values = replace(lifted, program=program).state_placeholders()
+    results = outputs_of(program)
+    # Arguments and constants that the method writes come before other outputs.
+    first = sum(spec.kind is not OutputKind.USER_OUTPUT for _, spec in results)
+    state = results[first : first + len(lifted.outputs)]
+    written = [
+        (fqn, value)
+        for fqn, (value, _) in zip(lifted.outputs, state, strict=True)
+        if value is not old_values.get(fqn)
+    ]
+    rest = results[:first] + results[first + len(lifted.outputs) :]
+    return replace(
+        lifted,
+        program=assemble(
+            program,
+            program.graph,
+            inputs_of(program),
+            [(value, user_output(value)) for _, value in written] + rest,
+        ),
+        outputs=tuple(fqn for fqn, _ in written),
+    )
+
+
+def keep(lifted: LiftedProgram, state: Collection[str]) -> LiftedProgram:
+    """Leave only ``state`` lifted; other buffers become constants again.
+
+    Inputs that are neither read nor written are removed.
+    """
+    program = lifted.program
+    names = {node: fqn for fqn, node in lifted.state_placeholders().items()}
+    constants: dict[str, torch.Tensor] = {}
+    kept: Inputs = []
+    stay: Inputs = []
+    remaining: list[str] = []
+    for node, spec in inputs_of(program):
+        fqn = names.get(node)
+        if fqn is None:
+            kept.append((node, spec))
+        elif not node.users and fqn not in lifted.outputs:
+            program.graph.erase_node(node)
+        elif fqn in state:
+            stay.append((node, spec))
+            remaining.append(fqn)
+        else:
+            constants[fqn] = buffer_tensor(program, fqn)
+            kept.append((node, buffer_input(node, fqn)))
+    return replace(
+        lifted,
+        program=assemble(
+            program,
+            program.graph,
+            order_inputs(kept, stay),
+            outputs_of(program),
+            state_dict={**program.state_dict, **constants},
+        ),
+        inputs=tuple(remaining),
+    )
+
+
+def anchor(lifted: LiftedProgram) -> LiftedProgram:
+    """Give a program without user inputs one that nothing uses.
+
+    ExecuTorch 1.5.1 places the constants that it lifts before the first user
+    input, and leaves an invalid program where there is none.
+    """
+    program = lifted.program
+    inputs = inputs_of(program)
+    if any(spec.kind is InputKind.USER_INPUT for _, spec in inputs):
+        return lifted
+    graph = program.graph
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        node = graph.placeholder(_ANCHOR)
+    fake_mode = torch._guards.detect_fake_mode(
+        [n.meta["val"] for n in graph.nodes if "val" in n.meta]
+    )
+    value = torch.zeros(1)
+    node.meta["val"] = (
+        fake_mode.from_tensor(value, static_shapes=True) if fake_mode else value
+    )
+    return replace(
+        lifted,
+        program=assemble(
+            program, graph, [*inputs, (node, user_input(node))], outputs_of(program)
+        ),
+        anchored=True,
+    )
+
+
+def restore(
+    lifted: LiftedProgram, initial_values: Mapping[str, torch.Tensor]
+) -> ExportedProgram:
+    """Make state buffers of a lifted program again; the program is not changed.
+
+    ``initial_values`` are what the emitter takes a buffer's shape and layout
+    from. User inputs get names that no buffer has: ExecuTorch 1.5.1 looks up
+    the target of a write by fqn and argument name at once.
+    """
+    program = lifted.program
+    names = {node: fqn for fqn, node in lifted.state_placeholders().items()}
+    graph, nodes = copy_graph(program)
+    taken = {str(spec.target) for _, spec in inputs_of(program)} | set(initial_values)
+    kept: Inputs = []
+    state: Inputs = []
+    for old, spec in inputs_of(program):
+        node = nodes[old]
+        if old in names:
+            node.meta.pop("et_init_buffer", None)  # loading must not write state
+            rename_placeholder(node, "b_" + names[old].replace(".", "_"), taken)
+            state.append((node, buffer_input(node, names[old])))
+        elif spec.kind is not InputKind.USER_INPUT:
+            kept.append((node, spec))
+        elif lifted.anchored:
+            graph.erase_node(node)
+        else:
+            rename_placeholder(node, node.name, taken)
+            kept.append((node, spec))
+    overwritten = {node for node, s in state if s.target in set(lifted.outputs)}
+    buffers = {n for n, s in [*state, *kept] if s.kind is InputKind.BUFFER}
+    outputs: Outputs = []
+    written: set[fx.Node] = set()
+    for position, (old_value, spec) in enumerate(outputs_of(program)):
+        value = nodes[old_value] if isinstance(old_value, fx.Node) else old_value
+        if position < len(lifted.outputs):
+            assert isinstance(value, fx.Node)
+            # The writes happen one after another at the very end: they must not
+            # read what an earlier one wrote. 1.5.1 drops a write whose value is
+            # a buffer itself, and torch wants a value of its own for each.
+            if aliased_placeholder(value) in buffers or value in written:
+                value = insert_clone(program, graph, value)
+            written.add(value)
+            fqn = lifted.outputs[position]
+            spec = OutputSpec(
+                OutputKind.BUFFER_MUTATION, TensorArgument(value.name), fqn
+            )
+        elif aliased_placeholder(value) in overwritten:
+            assert isinstance(value, fx.Node)
+            value = insert_clone(program, graph, value)
+        outputs.append((value, spec))
+    used = {fqn: initial_values[fqn] for fqn in lifted.inputs}
+    return assemble(
+        program,
+        graph,
+        order_inputs(kept, state),
+        outputs,
+        state_dict={**program.state_dict, **used},
+        call=lifted.call.signature(),
+    )

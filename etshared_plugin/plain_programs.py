@@ -1,0 +1,116 @@
+"""Find the state that ExportedPrograms of `torch.export` share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.export import ExportedProgram
+
+from .errors import StateError
+from .lifted_state import LiftedProgram, functionalize, keep, lift
+from .program_surgery import buffer_fqns, buffer_tensor
+from .state import SharedState, select_state
+
+
+@dataclass(frozen=True, slots=True)
+class _Occurrence:
+    method_name: str
+    fqn: str
+    tensor: torch.Tensor
+
+
+def lift_plain_programs(
+    programs: Mapping[str, ExportedProgram], patterns: Sequence[str] | None
+) -> tuple[dict[str, LiftedProgram], SharedState]:
+    """Lift the state of programs that were exported one by one.
+
+    A tensor is one piece of state under whatever fqns the programs know it. An
+    fqn that stands for different tensors is shared only if ``patterns`` say so.
+
+    Raises:
+        StateError: as :func:`select_state`, or buffers of one name differ.
+    """
+    occurrences = [
+        _Occurrence(name, fqn, buffer_tensor(program, fqn))
+        for name, program in programs.items()
+        for fqn in buffer_fqns(program)
+    ]
+    canonical = _canonical_names(occurrences)
+    names: dict[str, set[str]] = {}
+    for fqn, first in canonical.items():
+        names.setdefault(first, set()).add(fqn)
+    lifted = {
+        name: functionalize(lift(program, canonical=canonical))
+        for name, program in programs.items()
+    }
+    written_by: dict[str, list[str]] = {}
+    for name, program in lifted.items():
+        for fqn in program.outputs:
+            written_by.setdefault(fqn, []).append(name)
+    state = select_state(
+        {o.fqn: o.tensor for o in reversed(occurrences) if canonical[o.fqn] == o.fqn},
+        written_by,
+        patterns,
+        {
+            first: tuple(sorted(n - {first}))
+            for first, n in names.items()
+            if n != {first}
+        },
+    )
+    for fqn in state:
+        _check_agreement(
+            [o for o in occurrences if canonical[o.fqn] == fqn],
+            chosen_by_caller=patterns is not None,
+        )
+    return {name: keep(program, state) for name, program in lifted.items()}, state
+
+
+def _canonical_names(occurrences: Sequence[_Occurrence]) -> dict[str, str]:
+    """Map each fqn to the first fqn of the same tensor."""
+    canonical: dict[str, str] = {}
+    first_names: dict[object, str] = {}
+    for occurrence in occurrences:
+        first = first_names.setdefault(_identity(occurrence), occurrence.fqn)
+        canonical.setdefault(occurrence.fqn, canonical.get(first, first))
+    return canonical
+
+
+def _identity(occurrence: _Occurrence) -> object:
+    """Return what two names of one tensor have in common."""
+    tensor = occurrence.tensor
+    if tensor.numel() == 0:
+        return occurrence.fqn
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _check_agreement(
+    occurrences: Sequence[_Occurrence], *, chosen_by_caller: bool
+) -> None:
+    first = occurrences[0]
+    for other in occurrences[1:]:
+        where = (
+            f"buffer '{first.fqn}' of entry point '{first.method_name}' and"
+            f" '{other.fqn}' of entry point '{other.method_name}'"
+        )
+        if _kind(first.tensor) != _kind(other.tensor):
+            problem = f"are {_kind(first.tensor)} and {_kind(other.tensor)}"
+        elif _identity(first) == _identity(other):
+            continue
+        elif not chosen_by_caller:
+            problem = (
+                "are different tensors; export both from one module, or name the"
+                " buffer in 'state' to share it by name"
+            )
+        elif not torch.equal(first.tensor, other.tensor):
+            problem = "have different values"
+        else:
+            continue
+        raise StateError(
+            f"{where} {problem}", method_name=other.method_name, fqn=first.fqn
+        )
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

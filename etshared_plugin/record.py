@@ -1,0 +1,344 @@
+"""Describe a planned program as a SharedContext."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from executorch.exir._serialize._named_data_store import (
+    NamedDataStore,
+    NamedDataStoreOutput,
+)
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.tensor import ALIGNMENT, scalar_type_enum
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind
+
+from . import __version__
+from .context import (
+    Access,
+    Arena,
+    ArenaKind,
+    Buffer,
+    BufferUse,
+    Delegate,
+    EntryPointRecord,
+    InitialValue,
+    Producer,
+    ScalarType,
+    SharedContext,
+    Weight,
+)
+from .errors import MemoryPlanningError
+from .hookspecs import DelegateConstant, DelegateDescription
+from .lifted_state import LiftedProgram
+from .memory_planning import state_specs
+from .plugins import plugin_manager
+from .state import SharedState
+from .structure import arguments_of, structure_of
+
+Planned = Mapping[str, tuple[fx.GraphModule, ExportGraphSignature]]
+
+
+@dataclass(slots=True)
+class _WeightUses:
+    """One distinct constant while its uses are collected."""
+
+    digest: bytes
+    nbytes: int
+    constant: DelegateConstant
+    keys: set[str] = field(default_factory=set)
+    fqns: set[str] = field(default_factory=set)
+    delegates: set[int] = field(default_factory=set)
+    entry_points: set[int] = field(default_factory=set)
+
+
+def build_context(
+    lifted: Mapping[str, LiftedProgram],
+    planned: Planned,
+    state: SharedState,
+    generated: str | None,
+    named_data: NamedDataStore,
+) -> SharedContext:
+    """Describe what the planned methods share.
+
+    Args:
+        lifted: the edge programs, which tell who reads and who writes.
+        planned: what memory planning left of each method.
+        state: shared state with its initial values.
+        generated: name of the entry point that writes the initial values.
+        named_data: what the delegates of all methods stored.
+
+    Raises:
+        MemoryPlanningError: a planner put one buffer into two places.
+    """
+    names = sorted(planned)
+    buffers = _buffers(planned, state)
+    index_of = {buffer.fqn: i for i, buffer in enumerate(buffers)}
+    weights: dict[tuple[object, ...], _WeightUses] = {}
+    delegates: list[Delegate] = []
+    entry_points: list[EntryPointRecord] = []
+    stored = named_data.get_named_data_store_output()
+    for position, name in enumerate(names):
+        graph_module, _ = planned[name]
+        first = len(delegates)
+        for index, module in enumerate(lowered_modules(graph_module)):
+            delegates.append(_delegate(module, name, position, index))
+            _collect_delegate(module, name, len(delegates) - 1, stored, weights)
+        _collect_kernels(lifted[name].program, planned[name], position, weights)
+        call = lifted[name].call
+        sizes = graph_module.meta["non_const_buffer_sizes"]
+        entry_points.append(
+            EntryPointRecord(
+                name,
+                arguments_of(name, call),
+                structure_of(name, call.out_spec),
+                _uses(lifted[name], index_of),
+                tuple(range(first, len(delegates))),
+                sizes[1],
+                generated=name == generated,
+            )
+        )
+    ordered = [weights[key] for key in sorted(weights, key=repr)]
+    return SharedContext(
+        producer=Producer(__version__, version("executorch"), torch.__version__),
+        entry_points=tuple(entry_points),
+        buffers=tuple(buffers),
+        arenas=_arenas(planned, buffers),
+        weights=tuple(_weight(uses) for uses in ordered),
+        delegates=tuple(
+            dataclasses.replace(
+                delegate,
+                weights=tuple(
+                    i for i, uses in enumerate(ordered) if position in uses.delegates
+                ),
+            )
+            for position, delegate in enumerate(delegates)
+        ),
+    )
+
+
+def _buffers(planned: Planned, state: SharedState) -> list[Buffer]:
+    places: dict[str, tuple[str, Any]] = {}
+    for name, (graph_module, signature) in planned.items():
+        for fqn, spec in state_specs(graph_module, signature, state):
+            first_name, first = places.setdefault(fqn, (name, spec))
+            place = spec.mem_id, spec.mem_offset
+            if place != (first.mem_id, first.mem_offset) or place[0] is None:
+                raise MemoryPlanningError(
+                    f"buffer '{fqn}' lies at {place} for entry point '{name}' and at"
+                    f" {(first.mem_id, first.mem_offset)} for '{first_name}', expected"
+                    " one (mem_id, offset)",
+                    mem_id=spec.mem_id,
+                    method_name=name,
+                    fqn=fqn,
+                )
+    buffers = [
+        Buffer(
+            fqn,
+            ScalarType(int(scalar_type_enum(spec.scalar_type))),
+            tuple(buffer.initial_value.shape),
+            tuple(range(buffer.initial_value.dim())),
+            spec.mem_id,
+            spec.mem_offset,
+            buffer.initial_value.nbytes,
+            InitialValue.ZERO if buffer.is_zero else InitialValue.GIVEN,
+            buffer.aliases,
+            buffer.group,
+        )
+        for fqn, buffer in state.items()
+        for _, spec in [places[fqn]]
+    ]
+    return sorted(buffers, key=lambda b: (b.mem_id, b.offset, b.fqn))
+
+
+def _uses(lifted: LiftedProgram, index_of: Mapping[str, int]) -> tuple[BufferUse, ...]:
+    reads, writes = lifted.reads(), set(lifted.outputs)
+    uses = []
+    for fqn in reads | writes:
+        access = Access.READ_WRITE
+        if fqn not in writes:
+            access = Access.READ
+        elif fqn not in reads:
+            access = Access.WRITE
+        uses.append(BufferUse(index_of[fqn], access))
+    return tuple(sorted(uses, key=lambda use: use.buffer))
+
+
+def _arenas(planned: Planned, buffers: list[Buffer]) -> tuple[Arena, ...]:
+    nbytes: dict[int, int] = {}
+    for graph_module, _ in planned.values():
+        for mem_id, size in enumerate(graph_module.meta["non_const_buffer_sizes"]):
+            if mem_id:
+                nbytes[mem_id] = max(nbytes.get(mem_id, 0), size)
+    shared = {buffer.mem_id for buffer in buffers}
+    return tuple(
+        Arena(
+            mem_id,
+            size,
+            ALIGNMENT,
+            ArenaKind.SHARED_STATE
+            if mem_id in shared
+            else ArenaKind.ACTIVATIONS
+            if mem_id == 1
+            else ArenaKind.CUSTOM,
+        )
+        for mem_id, size in sorted(nbytes.items())
+    )
+
+
+def lowered_modules(graph_module: fx.GraphModule) -> Iterator[LoweredBackendModule]:
+    """Yield delegates in the order in which the emitter numbers them."""
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target is executorch_call_delegate:
+            yield getattr(graph_module, node.args[0].target)
+            continue
+        for argument in node.args:
+            if isinstance(argument, fx.Node) and argument.op == "get_attr":
+                submodule = getattr(graph_module, str(argument.target))
+                if isinstance(submodule, fx.GraphModule):
+                    yield from lowered_modules(submodule)
+
+
+def _describe(module: LoweredBackendModule, name: str) -> DelegateDescription:
+    described = plugin_manager().first_result(
+        "etshared_describe_delegate",
+        DelegateDescription,
+        lowered_module=module,
+        method_name=name,
+    )
+    if described is not None:
+        return described
+    operators = Counter(
+        str(getattr(node.target, "__name__", node.target))
+        for node in module.original_module.graph.nodes
+        if node.op == "call_function"
+    )
+    return DelegateDescription(operators)
+
+
+def _delegate(
+    module: LoweredBackendModule, name: str, entry_point: int, index: int
+) -> Delegate:
+    payload = module.processed_bytes
+    return Delegate(
+        module.backend_id,
+        entry_point,
+        index,
+        hashlib.sha256(payload).digest(),
+        len(payload),
+        tuple(sorted(_describe(module, name).operators.items())),
+    )
+
+
+def _collect_delegate(
+    module: LoweredBackendModule,
+    name: str,
+    delegate: int,
+    stored: NamedDataStoreOutput,
+    weights: dict[tuple[object, ...], _WeightUses],
+) -> None:
+    own = module.named_data_store_output
+    if own is None:
+        return
+    described = {c.key: c for c in _describe(module, name).constants}
+    for key in own.pte_data:
+        data = stored.buffers[stored.pte_data[key].buffer_index]
+        constant = described.get(key) or DelegateConstant(
+            key, ScalarType.BYTE, (len(data),)
+        )
+        digest = hashlib.sha256(data).digest()
+        uses = _weight_uses(weights, digest, len(data), constant)
+        uses.keys.add(key)
+        uses.fqns.update(constant.fqns)
+        uses.delegates.add(delegate)
+
+
+def _collect_kernels(
+    program: ExportedProgram,
+    planned: tuple[fx.GraphModule, ExportGraphSignature],
+    entry_point: int,
+    weights: dict[tuple[object, ...], _WeightUses],
+) -> None:
+    """Collect the constants that the program's own kernels use."""
+    graph_module, signature = planned
+    nodes = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    for node, spec in zip(nodes, signature.input_specs, strict=True):
+        if spec.kind is InputKind.USER_INPUT or node.meta["spec"].mem_id is not None:
+            continue
+        if node.meta.get("constant_tag") is not None:
+            continue  # stored outside of the program
+        fqn = str(spec.target)
+        value = program.state_dict.get(fqn)
+        tensor = (program.constants[fqn] if value is None else value).detach()
+        data = _stored_bytes(tensor)
+        constant = DelegateConstant(
+            "", ScalarType(int(scalar_type_enum(tensor.dtype))), tuple(tensor.shape)
+        )
+        uses = _weight_uses(weights, hashlib.sha256(data).digest(), len(data), constant)
+        uses.fqns.add(fqn)
+        uses.entry_points.add(entry_point)
+
+
+def _stored_bytes(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes as the emitter stores them: dense, in the tensor's layout."""
+    if not (
+        tensor.is_contiguous()
+        or (
+            tensor.dim() == 4
+            and tensor.is_contiguous(memory_format=torch.channels_last)
+        )
+    ):
+        tensor = tensor.contiguous()
+    order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+    dense = tensor.permute(order).contiguous().flatten()
+    return memoryview(dense.view(torch.uint8).numpy())
+
+
+def _weight_uses(
+    weights: dict[tuple[object, ...], _WeightUses],
+    digest: bytes,
+    nbytes: int,
+    constant: DelegateConstant,
+) -> _WeightUses:
+    meaning = constant.scalar_type, constant.sizes, constant.quantization
+    where = "named data" if constant.key else "constant segment"
+    return weights.setdefault(
+        (digest.hex(), where, meaning), _WeightUses(digest, nbytes, constant)
+    )
+
+
+def _weight(uses: _WeightUses) -> Weight:
+    constant = uses.constant
+    identity = hashlib.sha256(
+        repr(
+            (
+                uses.digest.hex(),
+                int(constant.scalar_type),
+                constant.sizes,
+                constant.quantization,
+            )
+        ).encode()
+    ).hexdigest()
+    return Weight(
+        identity,
+        uses.digest,
+        uses.nbytes,
+        constant.scalar_type,
+        constant.sizes,
+        tuple(sorted(uses.keys)),
+        tuple(sorted(uses.fqns)),
+        constant.quantization,
+        tuple(sorted(uses.delegates)),
+        tuple(sorted(uses.entry_points)),
+    )

@@ -1,0 +1,142 @@
+"""Which buffers entry points share, what they start with, how they come back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+
+from .errors import StateError
+from .lifted_state import CallingConvention, LiftedProgram, functionalize
+from .program_surgery import flat_call
+
+#: Name of the generated entry point unless the caller chooses another.
+RESET_STATE = "reset_state"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateBuffer:
+    """One piece of shared state.
+
+    ``initial_value`` is a contiguous CPU tensor of its own: calls of the eager
+    module after export do not change it. ``aliases`` are the other fqns of a
+    tied buffer, ascending.
+    """
+
+    fqn: str
+    initial_value: torch.Tensor
+    aliases: tuple[str, ...] = ()
+    group: str = ""
+
+    @property
+    def is_zero(self) -> bool:
+        return not bool(self.initial_value.any())
+
+
+#: Shared state by fqn, ascending.
+SharedState = dict[str, StateBuffer]
+
+
+def select_state(
+    buffers: Mapping[str, torch.Tensor],
+    written_by: Mapping[str, Sequence[str]],
+    patterns: Sequence[str] | None,
+    aliases: Mapping[str, tuple[str, ...]],
+) -> SharedState:
+    """Choose the shared state among ``buffers``.
+
+    Args:
+        buffers: every buffer of the model by fqn.
+        written_by: names of the entry points that write a buffer, by fqn.
+        patterns: fqns or globs over whole fqns; None for all that are written.
+        aliases: other fqns of tied buffers.
+
+    Raises:
+        StateError: a pattern matches nothing, or a written buffer is left out.
+    """
+    chosen = set(written_by)
+    if patterns is not None:
+        if isinstance(patterns, str):
+            patterns = [patterns]
+        matched = set()
+        for pattern in patterns:
+            found = {
+                fqn
+                for fqn in buffers
+                if any(
+                    fnmatchcase(name, pattern) for name in (fqn, *aliases.get(fqn, ()))
+                )
+            }
+            if not found:
+                known = ", ".join(f"'{fqn}'" for fqn in sorted(buffers)) or "none"
+                raise StateError(
+                    f"state '{pattern}' matches no buffer; the buffers are {known}",
+                    fqn=pattern,
+                )
+            matched |= found
+        for fqn in sorted(chosen - matched):
+            raise StateError(
+                f"entry point '{written_by[fqn][0]}' writes buffer '{fqn}', which"
+                " 'state' leaves out: each entry point would get a copy of its own;"
+                f" add '{fqn}' to 'state'",
+                method_name=written_by[fqn][0],
+                fqn=fqn,
+            )
+        chosen = matched
+    return {
+        fqn: StateBuffer(
+            fqn,
+            buffers[fqn].detach().cpu().clone(memory_format=torch.contiguous_format),
+            aliases.get(fqn, ()),
+        )
+        for fqn in sorted(chosen)
+    }
+
+
+class _InitialValues(nn.Module):
+    """Ignores the old values of state and returns the initial ones."""
+
+    def __init__(self, values: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.count = 0
+        for value in values:
+            setattr(self, f"initial_value_{self.count}", value)
+            self.count += 1
+
+    def forward(self, state: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [getattr(self, f"initial_value_{i}") for i in range(self.count)]
+
+
+def initial_values_program(state: SharedState) -> LiftedProgram:
+    """Make the entry point without arguments that writes every initial value."""
+    values = [_stored(buffer.initial_value) for buffer in state.values()]
+    program = torch.export.export(
+        _InitialValues(values),
+        ([buffer.initial_value for buffer in state.values()],),
+    )
+    call = flat_call(0, 0)
+    return functionalize(
+        LiftedProgram(
+            program,
+            inputs=tuple(state),
+            outputs=tuple(state),
+            call=CallingConvention(call.in_spec, call.out_spec),
+        )
+    )
+
+
+def _stored(value: torch.Tensor) -> torch.Tensor:
+    """Return one element where all are equal: writes broadcast."""
+    if value.numel() > 1:
+        first = value.flatten()[:1]
+        if (
+            value.view(torch.uint8)
+            .reshape(value.numel(), -1)
+            .eq(first.view(torch.uint8))
+            .all()
+        ):
+            return first.reshape(()).clone()
+    return value

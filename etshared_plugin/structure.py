@@ -1,0 +1,76 @@
+"""Python signatures and pytrees as Structures of the record."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from .context import Argument, Structure, StructureKind
+from .errors import EntryPointError
+from .lifted_state import CallingConvention
+
+_DICTS = (dict, OrderedDict, defaultdict)
+
+
+def arguments_of(method_name: str, call: CallingConvention) -> tuple[Argument, ...]:
+    """Describe the arguments of an entry point in the order of its inputs."""
+    args, kwargs = call.in_spec.children()
+    positional = args.children()
+    specs = [*positional, *kwargs.children()]
+    names = call.argument_names
+    if len(names) != len(specs):
+        names = (*(f"arg{i}" for i in range(len(positional))), *kwargs.context)
+    return tuple(
+        Argument(
+            name, structure_of(method_name, spec), keyword_only=i >= len(positional)
+        )
+        for i, (name, spec) in enumerate(zip(names, specs, strict=True))
+    )
+
+
+def structure_of(method_name: str, spec: pytree.TreeSpec) -> Structure:
+    """Describe how the leaves of a value are nested.
+
+    Raises:
+        EntryPointError: a dict has keys that are no strings.
+    """
+    if spec.is_leaf():
+        return Structure()
+    children = tuple(structure_of(method_name, child) for child in spec.children())
+    if spec.type is tuple:
+        return Structure(StructureKind.TUPLE, children)
+    if spec.type is list:
+        return Structure(StructureKind.LIST, children)
+    if spec.type in _DICTS:
+        keys = spec.context[1] if spec.type is defaultdict else spec.context
+        for key in keys:
+            if not isinstance(key, str):
+                raise EntryPointError(
+                    f"entry point '{method_name}' has a dict with the key {key!r} among"
+                    " its inputs or results; use strings as keys",
+                    method_name=method_name,
+                )
+        return Structure(StructureKind.DICT, children, tuple(keys))
+    return Structure(
+        StructureKind.CUSTOM,
+        children,
+        _field_names(spec),
+        f"{spec.type.__module__}:{spec.type.__qualname__}",
+    )
+
+
+def _field_names(spec: pytree.TreeSpec) -> tuple[str, ...]:
+    """Name the children of a registered class, by number where it has no names."""
+    kind: Any = spec.context if spec.type is pytree.namedtuple else spec.type
+    names = getattr(kind, "_fields", None)
+    if names is None and dataclasses.is_dataclass(kind):
+        names = [f.name for f in dataclasses.fields(kind)]
+        if isinstance(spec.context, tuple | list) and spec.context:
+            names = spec.context[0]  # torch leaves out fields that are None
+    count = spec.num_children
+    if names is None or len(names) != count:
+        return tuple(map(str, range(count)))
+    return tuple(map(str, names))
