@@ -144,7 +144,7 @@ def entry(index: int, **changes: object) -> SharedContext:
 def changed(field: str, index: int, **changes: object) -> SharedContext:
     records = list(getattr(RECORD, field))
     records[index] = replace(records[index], **changes)
-    return replace(RECORD, **{field: tuple(records)})  # type: ignore[arg-type]
+    return replace(RECORD, **{field: tuple(records)})
 
 
 def argument(structure: Structure) -> SharedContext:
