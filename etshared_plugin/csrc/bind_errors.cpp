@@ -1,0 +1,69 @@
+#include <nanobind/stl/string.h>
+
+#include "bindings.h"
+#include "convert.h"
+
+namespace etshared::runtime {
+namespace {
+
+const char* class_name(FailureKind kind) {
+  switch (kind) {
+    case FailureKind::kInput:
+      return "InputError";
+    case FailureKind::kSessionPoisoned:
+      return "SessionPoisonedError";
+    case FailureKind::kStateMismatch:
+      return "StateMismatchError";
+    case FailureKind::kProgramFormat:
+      return "ProgramFormatError";
+    case FailureKind::kContextFormat:
+      return "ContextFormatError";
+    case FailureKind::kExecutorch:
+      return "ExecutorchError";
+    case FailureKind::kUnsupported:
+      return "RuntimeFailure";
+  }
+  return "RuntimeFailure";
+}
+
+void raise(const FailureError& error) {
+  const Failure& failure = error.failure;
+  nb::dict options;
+  if (failure.kind == FailureKind::kProgramFormat ||
+      failure.kind == FailureKind::kContextFormat) {
+    if (!error.path.empty()) {
+      options["path"] = nb::module_::import_("pathlib").attr("Path")(error.path);
+    }
+  } else {
+    if (!failure.method_name.empty()) {
+      options["method_name"] = failure.method_name;
+    }
+    if (failure.kind == FailureKind::kExecutorch) {
+      options["code"] = static_cast<int>(failure.code);
+    }
+  }
+  const nb::object type = nb::module_::import_("etshared_plugin.errors")
+                              .attr(class_name(failure.kind));
+  // A failure to open the file names it already.
+  const bool has_path =
+      error.path.empty() || failure.kind == FailureKind::kExecutorch;
+  const std::string message =
+      has_path ? failure.message : concat(quoted(error.path), ": ", failure.message);
+  const nb::object instance = type(message, **options);
+  PyErr_SetObject(type.ptr(), instance.ptr());
+}
+
+} // namespace
+
+void bind_errors(nb::module_&) {
+  nb::register_exception_translator(
+      [](const std::exception_ptr& pointer, void*) {
+        try {
+          std::rethrow_exception(pointer);
+        } catch (const FailureError& error) {
+          raise(error);
+        }
+      });
+}
+
+} // namespace etshared::runtime

@@ -1,0 +1,113 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "convert.h"
+
+namespace etshared::runtime {
+namespace {
+
+using namespace nb::literals;
+
+const char* kind_name(et::Tag tag) {
+  switch (tag) {
+    case et::Tag::Tensor:
+      return "tensor";
+    case et::Tag::Int:
+      return "int";
+    case et::Tag::Double:
+      return "float";
+    case et::Tag::Bool:
+      return "bool";
+    case et::Tag::String:
+      return "str";
+    default:
+      return "None";
+  }
+}
+
+PyProgram open_bytes(
+    Outcome<std::shared_ptr<const FileBytes>> bytes,
+    const std::string& path) {
+  return {value_or_throw(
+      SharedProgram::open(value_or_throw(std::move(bytes), path)), path)};
+}
+
+const MethodPlan& method_at(const PyProgram& self, size_t method) {
+  if (method >= self.program->methods().size()) {
+    throw nb::index_error("no such method");
+  }
+  return self.program->methods()[method];
+}
+
+} // namespace
+
+void bind_program(nb::module_& module) {
+  nb::class_<ValueInfo>(
+      module, "Value", "One flat input or output of a method.")
+      .def_prop_ro(
+          "kind", [](const ValueInfo& self) { return kind_name(self.tag); })
+      .def_ro("label", &ValueInfo::label)
+      .def_prop_ro(
+          "dtype",
+          [](const ValueInfo& self) {
+            return std::string(dtype_name(self.scalar_type));
+          })
+      .def_ro("sizes", &ValueInfo::sizes)
+      .def_ro("is_dynamic", &ValueInfo::is_dynamic);
+
+  nb::class_<PyProgram>(
+      module, "Program", "A verified program, mapped or owned.")
+      .def_static(
+          "open",
+          [](const std::string& path) {
+            const nb::gil_scoped_release unlocked;
+            return open_bytes(FileBytes::map(path), path);
+          },
+          "path"_a)
+      .def_static(
+          "from_bytes",
+          [](const nb::bytes& data) {
+            const char* start = data.c_str();
+            const size_t size = data.size();
+            const nb::gil_scoped_release unlocked;
+            return open_bytes(FileBytes::copy(start, size), "");
+          },
+          "data"_a)
+      .def_prop_ro(
+          "method_names",
+          [](const PyProgram& self) {
+            std::vector<std::string> names;
+            for (const MethodPlan& method : self.program->methods()) {
+              names.push_back(method.name);
+            }
+            return names;
+          })
+      .def_prop_ro(
+          "generated_method",
+          [](const PyProgram& self) { return self.program->generated_method(); })
+      .def_prop_ro(
+          "context",
+          [](const PyProgram& self) -> std::optional<nb::bytes> {
+            if (!self.program->context()) {
+              return std::nullopt;
+            }
+            const auto bytes = self.program->context_bytes();
+            return nb::bytes(bytes.data(), bytes.size());
+          })
+      .def(
+          "inputs",
+          [](const PyProgram& self, size_t method) {
+            return method_at(self, method).inputs;
+          },
+          "method"_a)
+      .def(
+          "outputs",
+          [](const PyProgram& self, size_t method) {
+            return method_at(self, method).outputs;
+          },
+          "method"_a);
+}
+
+} // namespace etshared::runtime

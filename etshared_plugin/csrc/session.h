@@ -1,0 +1,86 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <executorch/runtime/core/hierarchical_allocator.h>
+
+#include "arenas.h"
+#include "loaded_method.h"
+#include "program.h"
+#include "tensor.h"
+
+namespace etshared::runtime {
+
+/// One life of a program's state: arenas, and methods loaded over them.
+///
+/// Every function may be called from any thread; one runs at a time.
+class Session {
+ public:
+  /// Starts with the initial values of all state.
+  static Outcome<std::unique_ptr<Session>> create(
+      std::shared_ptr<const SharedProgram> program);
+
+  /// Runs a method. Whatever is found wrong before it executes leaves
+  /// everything as it was; a failure later poisons the session.
+  Outcome<std::vector<OutputValue>> call(
+      size_t method,
+      const std::vector<InputValue>& inputs);
+
+  /// Loads a method now rather than at its first call; never changes state.
+  Status load(size_t method);
+  bool is_loaded(size_t method);
+
+  /// Gives the initial values to all state, and forgives an earlier failure.
+  Status reset();
+
+  /// Gives the initial values to these buffers of the record.
+  Status reset(const std::vector<size_t>& buffers);
+
+  /// Copies of all buffers of the record, from one moment.
+  Outcome<std::vector<OwnedTensor>> snapshot();
+
+  /// Writes these buffers; all of them or, after a failure, none.
+  Status write(
+      const std::vector<std::pair<size_t, TensorView>>& values,
+      bool forgives_failure);
+
+  const std::shared_ptr<const SharedProgram>& program() const {
+    return program_;
+  }
+
+  /// Memory of the state; it never moves, and may outlive the session.
+  const std::shared_ptr<Arenas>& arenas() const {
+    return arenas_;
+  }
+  uint8_t* address(const BufferRecord& buffer) const {
+    return arenas_->at(buffer.mem_id, buffer.offset);
+  }
+
+ private:
+  Session(
+      std::shared_ptr<const SharedProgram> program,
+      std::shared_ptr<Arenas> arenas)
+      : program_(std::move(program)),
+        arenas_(std::move(arenas)),
+        allocator_(arenas_->spans()),
+        methods_(program_->methods().size()) {}
+
+  // The caller holds mutex_ in all of these.
+  Status check_alive() const;
+  Status load_locked(size_t method);
+  Status write_initial_values(const std::vector<size_t>& buffers);
+  Status write_initial_data();
+  Status run_generated(Arenas& scratch) const;
+  std::vector<size_t> all_buffers() const;
+
+  std::mutex mutex_;
+  std::shared_ptr<const SharedProgram> program_;
+  std::shared_ptr<Arenas> arenas_;
+  et::HierarchicalAllocator allocator_;
+  std::vector<std::unique_ptr<LoadedMethod>> methods_;
+  std::string poison_;
+};
+
+} // namespace etshared::runtime

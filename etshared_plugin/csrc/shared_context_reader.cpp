@@ -1,0 +1,224 @@
+#include "shared_context_reader.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
+#include <executorch/runtime/core/exec_aten/util/tensor_dimension_limit.h>
+
+#include "generated/shared_context_generated.h"
+
+namespace etshared::runtime {
+namespace {
+
+Failure bad(std::string message) {
+  return Failure{
+      FailureKind::kContextFormat, concat("damaged record: ", message)};
+}
+
+std::string text(const flatbuffers::String* string) {
+  return string == nullptr ? std::string() : string->str();
+}
+
+template <typename T>
+size_t count(const flatbuffers::Vector<T>* vector) {
+  return vector == nullptr ? 0 : vector->size();
+}
+
+uint64_t append_leaves(
+    const Structure* structure,
+    const std::string& name,
+    std::vector<std::string>* names) {
+  if (structure == nullptr || structure->kind() == StructureKind::LEAF) {
+    if (names != nullptr) {
+      names->push_back(name);
+    }
+    return 1;
+  }
+  uint64_t leaves = 0;
+  const bool is_sequence = structure->kind() == StructureKind::TUPLE ||
+      structure->kind() == StructureKind::LIST;
+  for (size_t i = 0; i < count(structure->children()); ++i) {
+    std::string child = name;
+    if (names != nullptr) {
+      const bool has_key = !is_sequence && i < count(structure->keys());
+      const std::string key =
+          has_key ? text(structure->keys()->Get(i)) : concat(i);
+      child = !has_key ? concat(name, '[', key, ']')
+          : structure->kind() == StructureKind::DICT
+          ? concat(name, "['", key, "']")
+          : concat(name, '.', key);
+    }
+    leaves += append_leaves(structure->children()->Get(i), child, names);
+  }
+  return leaves;
+}
+
+Status read_entry_points(const SharedContext& context, ContextRecord& record) {
+  std::set<std::string> names;
+  for (size_t i = 0; i < count(context.entry_points()); ++i) {
+    const EntryPoint& source = *context.entry_points()->Get(i);
+    EntryPointRecord entry_point;
+    entry_point.name = text(source.name());
+    entry_point.is_generated = source.generated();
+    if (entry_point.name.empty() || !names.insert(entry_point.name).second) {
+      return bad(concat(
+          "entry point ", i, " has the empty or repeated name ",
+          quoted(entry_point.name)));
+    }
+    for (size_t j = 0; j < count(source.arguments()); ++j) {
+      const Argument& argument = *source.arguments()->Get(j);
+      append_leaves(
+          argument.structure(), text(argument.name()), &entry_point.input_names);
+    }
+    entry_point.num_results = append_leaves(source.result(), "", nullptr);
+    record.entry_points.push_back(std::move(entry_point));
+  }
+  const auto num_generated = std::count_if(
+      record.entry_points.begin(),
+      record.entry_points.end(),
+      [](const EntryPointRecord& one) { return one.is_generated; });
+  if (num_generated > 1) {
+    return bad(concat(num_generated, " entry points are generated, not one"));
+  }
+  return success();
+}
+
+bool is_permutation_of_dims(const std::vector<uint8_t>& order, size_t num_dims) {
+  std::vector<bool> is_seen(num_dims, false);
+  for (const uint8_t dim : order) {
+    if (dim >= num_dims || is_seen[dim]) {
+      return false;
+    }
+    is_seen[dim] = true;
+  }
+  return order.size() == num_dims;
+}
+
+/// Also rejects products that overflow, and more dimensions than a tensor has.
+bool has_nbytes(const BufferRecord& buffer) {
+  if (buffer.sizes.size() > et::kTensorDimensionLimit) {
+    return false;
+  }
+  uint64_t nbytes = et::elementSize(buffer.scalar_type);
+  for (const int32_t size : buffer.sizes) {
+    if (size < 0 ||
+        __builtin_mul_overflow(nbytes, static_cast<uint64_t>(size), &nbytes)) {
+      return false;
+    }
+  }
+  return nbytes == buffer.nbytes;
+}
+
+Status read_buffers(const SharedContext& context, ContextRecord& record) {
+  std::set<std::string> names;
+  std::map<uint32_t, uint64_t> ends;
+  for (size_t i = 0; i < count(context.buffers()); ++i) {
+    const Buffer& source = *context.buffers()->Get(i);
+    BufferRecord buffer;
+    buffer.fqn = text(source.fqn());
+    buffer.scalar_type = static_cast<ScalarType>(source.scalar_type());
+    if (source.sizes() != nullptr) {
+      buffer.sizes.assign(source.sizes()->begin(), source.sizes()->end());
+    }
+    if (source.dim_order() != nullptr) {
+      buffer.dim_order.assign(
+          source.dim_order()->begin(), source.dim_order()->end());
+    }
+    buffer.mem_id = source.mem_id();
+    buffer.offset = source.offset();
+    buffer.nbytes = source.nbytes();
+    buffer.is_zero_initially = source.initial_value() == InitialValue::ZERO;
+
+    if (buffer.fqn.empty() || !names.insert(buffer.fqn).second) {
+      return bad(concat(
+          "buffer ", i, " has the empty or repeated name ", quoted(buffer.fqn)));
+    }
+    for (size_t j = 0; j < count(source.aliases()); ++j) {
+      if (!names.insert(text(source.aliases()->Get(j))).second) {
+        return bad(concat(
+            "two buffers are called ", quoted(text(source.aliases()->Get(j)))));
+      }
+    }
+    if (!is_exchangeable(buffer.scalar_type)) {
+      return bad(concat(
+          "buffer ", quoted(buffer.fqn), " has scalar type ",
+          static_cast<int>(buffer.scalar_type)));
+    }
+    if (!has_nbytes(buffer) ||
+        !is_permutation_of_dims(buffer.dim_order, buffer.sizes.size())) {
+      return bad(concat(
+          "buffer ", quoted(buffer.fqn),
+          " has sizes, dim order and nbytes that do not fit together"));
+    }
+    uint64_t end = 0;
+    if (buffer.mem_id == 0 ||
+        __builtin_add_overflow(buffer.offset, buffer.nbytes, &end) ||
+        buffer.offset % et::elementSize(buffer.scalar_type) != 0 ||
+        buffer.offset < ends[buffer.mem_id]) {
+      return bad(concat(
+          "buffer ", quoted(buffer.fqn), " lies at offset ", buffer.offset,
+          " of mem_id ", buffer.mem_id, ", which is misplaced"));
+    }
+    ends[buffer.mem_id] = end;
+    record.buffers.push_back(std::move(buffer));
+  }
+  return success();
+}
+
+Status read_delegates(const SharedContext& context, ContextRecord& record) {
+  std::set<std::pair<uint32_t, uint32_t>> places;
+  for (size_t i = 0; i < count(context.delegates()); ++i) {
+    const Delegate& source = *context.delegates()->Get(i);
+    DelegateRecord delegate;
+    delegate.backend_id = text(source.backend_id());
+    delegate.entry_point = source.entry_point();
+    delegate.index = source.index();
+    delegate.payload_nbytes = source.payload_nbytes();
+    if (delegate.entry_point >= record.entry_points.size()) {
+      return bad(concat(
+          "delegate ", i, " belongs to entry point ", delegate.entry_point,
+          " of ", record.entry_points.size()));
+    }
+    if (!places.insert({delegate.entry_point, delegate.index}).second) {
+      return bad(concat("delegate ", i, " is described twice"));
+    }
+    if (count(source.payload_digest()) != delegate.payload_digest.size()) {
+      return bad(concat(
+          "delegate ", i, " has a digest of ", count(source.payload_digest()),
+          " bytes, expected ", delegate.payload_digest.size()));
+    }
+    std::copy(
+        source.payload_digest()->begin(),
+        source.payload_digest()->end(),
+        delegate.payload_digest.begin());
+    record.delegates.push_back(std::move(delegate));
+  }
+  return success();
+}
+
+} // namespace
+
+Outcome<ContextRecord> read_shared_context(const uint8_t* data, size_t size) {
+  flatbuffers::Verifier verifier(data, size);
+  if (!VerifySharedContextBuffer(verifier)) {
+    return bad("its tables are inconsistent, truncated or not a record");
+  }
+  const SharedContext& context = *GetSharedContext(data);
+  if (context.version() != kContextVersion) {
+    return Failure{
+        FailureKind::kContextFormat,
+        concat(
+            "the record has version ", context.version(), ", expected ",
+            kContextVersion, "; use the release of etshared_plugin that wrote "
+            "the program, or export again")};
+  }
+  ContextRecord record;
+  ETSHARED_RETURN_IF_FAILED(read_entry_points(context, record));
+  ETSHARED_RETURN_IF_FAILED(read_buffers(context, record));
+  ETSHARED_RETURN_IF_FAILED(read_delegates(context, record));
+  return record;
+}
+
+} // namespace etshared::runtime

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "failure.h"
+#include "scalar_type.h"
+#include "sha256.h"
+
+namespace etshared::runtime {
+
+/// One piece of shared state.
+struct BufferRecord {
+  std::string fqn;
+  ScalarType scalar_type;
+  std::vector<int32_t> sizes;
+  std::vector<uint8_t> dim_order;
+  uint32_t mem_id;
+  uint64_t offset;
+  uint64_t nbytes;
+  bool is_zero_initially;
+};
+
+struct DelegateRecord {
+  std::string backend_id;
+  uint32_t entry_point;
+  uint32_t index;
+  Digest payload_digest;
+  uint64_t payload_nbytes;
+};
+
+struct EntryPointRecord {
+  std::string name;
+  bool is_generated;
+  /// One per flat input: the argument's name, and where in it the leaf is.
+  std::vector<std::string> input_names;
+  uint64_t num_results;
+};
+
+/// What the runtime needs of the record; everything in it has been checked.
+struct ContextRecord {
+  std::vector<EntryPointRecord> entry_points;
+  std::vector<BufferRecord> buffers;
+  std::vector<DelegateRecord> delegates;
+};
+
+/// Key of the record in the program's named data.
+inline constexpr const char* kContextKey = "etshared.context";
+
+/// Version of the record that this runtime reads.
+inline constexpr uint32_t kContextVersion = 1;
+
+/// Decodes an untrusted record.
+Outcome<ContextRecord> read_shared_context(const uint8_t* data, size_t size);
+
+} // namespace etshared::runtime

@@ -1,0 +1,19 @@
+"""Runs programs whose entry points share weights and state; free of torch."""
+
+from . import _libraries
+
+_libraries.check_executorch_version()
+_libraries.load_executorch_libraries()
+
+from .program import SharedProgram, load  # noqa: E402
+from .session import BoundEntryPoint, Session  # noqa: E402
+from .state import SessionState, Snapshot  # noqa: E402
+
+__all__ = [
+    "BoundEntryPoint",
+    "Session",
+    "SessionState",
+    "SharedProgram",
+    "Snapshot",
+    "load",
+]

@@ -1,0 +1,49 @@
+"""Finds ExecuTorch's libraries, so that one copy of them serves the process."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+#: The one release that the native module fits: its C++ headers promise no ABI.
+EXECUTORCH_VERSION = "1.5.1"
+
+# In order of dependency. The loader then resolves what _native, and
+# executorch's own extension, need by soname to these same files, wherever the
+# two packages are installed.
+_LIBRARIES = (
+    "libexecutorch.so",
+    "libexecutorch_threadpool.so",
+    "libexecutorch_kernels_optimized.so",
+    "libexecutorch_backend_xnnpack.so",
+)
+
+
+def check_executorch_version() -> None:
+    try:
+        version = importlib.metadata.version("executorch")
+    except importlib.metadata.PackageNotFoundError as cause:
+        raise ImportError(
+            f"executorch is not installed; install executorch=={EXECUTORCH_VERSION}"
+        ) from cause
+    if version.split("+")[0] != EXECUTORCH_VERSION:
+        raise ImportError(
+            f"executorch {version} is installed, but etshared_plugin's native module "
+            f"is built for {EXECUTORCH_VERSION}; install "
+            f"executorch=={EXECUTORCH_VERSION}"
+        )
+
+
+def load_executorch_libraries() -> None:
+    # find_spec imports nothing: executorch is a namespace package.
+    spec = importlib.util.find_spec("executorch")
+    locations = spec.submodule_search_locations if spec is not None else None
+    for root in locations or ():
+        directory = Path(root, "lib")
+        if (directory / _LIBRARIES[0]).is_file():
+            for name in _LIBRARIES:
+                ctypes.CDLL(str(directory / name))
+            return
+    raise ImportError("the installed executorch wheel ships no libexecutorch.so")

@@ -1,0 +1,124 @@
+"""Programs in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..context import EntryPointRecord, SharedContext, decode
+from ..errors import InputError
+from . import _native
+from .session import Session
+from .structure import named_classes
+from .tensors import Framework, check_framework
+
+
+def load(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    tensors: Framework = None,
+    types: Sequence[type] = (),
+) -> SharedProgram:
+    """Load a program, from a path or from the bytes of one.
+
+    A file is mapped, not read, and must not change while the program or one
+    of its sessions lives. A program without this package's record works too:
+    inputs are then positional, results are lists, and state has no names.
+
+    Args:
+        tensors: What tensors come back as, ``"numpy"`` or ``"torch"``. By
+            default torch when an input is torch (or, where an entry point takes
+            no tensor, when torch has been imported), otherwise numpy.
+        types: Classes that results may be instances of. An instance of any
+            other class comes back as a dict of its fields.
+
+    Raises:
+        ProgramFormatError: if this is no program, or a damaged one.
+        ContextFormatError: if its record is damaged or of another version.
+        ExecutorchError: if the file cannot be opened.
+    """
+    if isinstance(source, bytes):
+        return SharedProgram.from_bytes(source, tensors=tensors, types=types)
+    return SharedProgram(source, tensors=tensors, types=types)
+
+
+class SharedProgram:
+    """A program whose sessions share its weights and nothing else."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tensors: Framework = None,
+        types: Sequence[type] = (),
+    ) -> None:
+        self._open(_native.Program.open(os.fspath(path)), tensors, types)
+        self._path: Path | None = Path(path)
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes, *, tensors: Framework = None, types: Sequence[type] = ()
+    ) -> SharedProgram:
+        """Load a program from bytes, of which it keeps a copy."""
+        program = cls.__new__(cls)
+        program._open(_native.Program.from_bytes(data), tensors, types)
+        program._path = None
+        return program
+
+    def _open(
+        self, native: _native.Program, tensors: Framework, types: Sequence[type]
+    ) -> None:
+        check_framework(tensors)
+        self._native = native
+        self._tensors: Framework = tensors
+        self._classes: Mapping[str, type] = named_classes(types)
+        data = native.context
+        self._context = None if data is None else decode(data)
+        self._methods = {
+            name: index
+            for index, name in enumerate(native.method_names)
+            if index != native.generated_method
+        }
+        self._records: dict[str, EntryPointRecord] = {}
+        if self._context is not None:
+            self._records = {entry.name: entry for entry in self._context.entry_points}
+
+    @property
+    def path(self) -> Path | None:
+        """The file, or None for a program from bytes."""
+        return self._path
+
+    @property
+    def context(self) -> SharedContext | None:
+        """The record of what entry points share, or None without one."""
+        return self._context
+
+    @property
+    def entry_points(self) -> tuple[str, ...]:
+        """The names that a session can call."""
+        return tuple(self._methods)
+
+    def session(self) -> Session:
+        """Start a life of the state, with its initial values."""
+        return Session(self)
+
+    def _index(self, name: str) -> int:
+        try:
+            return self._methods[name]
+        except KeyError:
+            names = ", ".join(f"'{known}'" for known in self._methods) or "none"
+            raise InputError(
+                f"there is no entry point '{name}', only {names}", method_name=name
+            ) from None
+
+    def __repr__(self) -> str:
+        source = "from bytes" if self._path is None else repr(str(self._path))
+        names = ", ".join(self._methods)
+        if self._context is None:
+            return f"<SharedProgram {source}: {names}; no record>"
+        nbytes = sum(buffer.nbytes for buffer in self._context.buffers)
+        return (
+            f"<SharedProgram {source}: {names}; {len(self._context.buffers)} buffers "
+            f"of state, {nbytes} bytes>"
+        )

@@ -1,0 +1,118 @@
+"""Nested Python values and their leaves, as an entry point's record has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..context import Structure, StructureKind
+from ..errors import InputError
+
+_SEQUENCES = {StructureKind.TUPLE: "tuple", StructureKind.LIST: "list"}
+
+#: Makes a result from its leaves.
+Rebuild = Callable[[Iterator[object]], object]
+
+
+def flatten(
+    value: object, structure: Structure, place: str, leaves: list[object]
+) -> None:
+    """Append the leaves of ``value`` in the order of ``structure``.
+
+    Tuples and lists stand for each other, mappings for instances of classes.
+
+    Args:
+        place: How messages call the value, for example ``method 'f': input 'x'``.
+
+    Raises:
+        InputError: if ``value`` is nested otherwise.
+    """
+    kind = structure.kind
+    if kind is StructureKind.LEAF:
+        leaves.append(value)
+        return
+    children = structure.children
+    if kind in _SEQUENCES:
+        if not isinstance(value, (tuple, list)) or len(value) != len(children):
+            raise _mismatch(place, value, f"a {_SEQUENCES[kind]} of {len(children)}")
+        parts: Sequence[object] = value
+        places = [f"{place}[{index}]" for index in range(len(children))]
+    else:
+        parts = _fields(value, structure, place)
+        access = "[{!r}]" if kind is StructureKind.DICT else ".{}"
+        places = [place + access.format(key) for key in structure.keys]
+    for part, child, name in zip(parts, children, places, strict=True):
+        flatten(part, child, name, leaves)
+
+
+def _fields(value: object, structure: Structure, place: str) -> list[object]:
+    keys = structure.keys
+    if isinstance(value, Mapping):
+        if set(value) == set(keys):
+            return [value[key] for key in keys]
+    elif structure.kind is StructureKind.CUSTOM:
+        try:
+            return [getattr(value, key) for key in keys]
+        except AttributeError:
+            pass
+    names = ", ".join(f"'{key}'" for key in keys)
+    what = "a dict" if structure.kind is StructureKind.DICT else structure.type_name
+    raise _mismatch(place, value, f"{what} with {names}")
+
+
+def _mismatch(place: str, value: object, expected: str) -> InputError:
+    if isinstance(value, Mapping):
+        found = "a dict with " + (", ".join(f"'{key}'" for key in value) or "no keys")
+    elif isinstance(value, (tuple, list)):
+        found = f"a {type(value).__name__} of {len(value)}"
+    else:
+        found = f"of type '{type(value).__name__}'"
+    return InputError(f"{place} is {found}, expected {expected}")
+
+
+def rebuilder(structure: Structure, classes: Mapping[str, type]) -> Rebuild:
+    """Return a function that nests leaves as ``structure`` says.
+
+    Classes are only ever taken from ``classes``, by ``module:qualname``; an
+    instance of any other class comes back as a dict of its fields.
+    """
+    kind = structure.kind
+    if kind is StructureKind.LEAF:
+        return next
+    parts = [rebuilder(child, classes) for child in structure.children]
+    keys = structure.keys
+    if kind is StructureKind.TUPLE:
+        return lambda leaves: tuple([part(leaves) for part in parts])
+    if kind is StructureKind.LIST:
+        return lambda leaves: [part(leaves) for part in parts]
+    if kind is StructureKind.DICT or structure.type_name not in classes:
+        return lambda leaves: {
+            key: part(leaves) for key, part in zip(keys, parts, strict=True)
+        }
+    make = _constructor(classes[structure.type_name])
+    return lambda leaves: make(
+        {key: part(leaves) for key, part in zip(keys, parts, strict=True)}
+    )
+
+
+def _constructor(cls: type) -> Callable[[dict[str, object]], object]:
+    factory: Any = cls
+    if dataclasses.is_dataclass(cls):
+        # A registered field may be one that __init__ does not take.
+        computed = {field.name for field in dataclasses.fields(cls) if not field.init}
+
+        def make(values: dict[str, object]) -> object:
+            instance = factory(
+                **{key: value for key, value in values.items() if key not in computed}
+            )
+            for key in computed & values.keys():
+                object.__setattr__(instance, key, values[key])
+            return instance
+
+        return make
+    return lambda values: factory(**values)
+
+
+def named_classes(types: Sequence[type]) -> dict[str, type]:
+    return {f"{cls.__module__}:{cls.__qualname__}": cls for cls in types}

@@ -1,0 +1,101 @@
+"""Tensors on their way in and out: numpy and torch, without importing torch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ..errors import InputError, RuntimeFailure
+
+#: What tensors come back as; None decides by call.
+Framework: TypeAlias = Literal["numpy", "torch"] | None
+
+#: numpy's view of a bfloat16 tensor's bits, and the name of what they are.
+_Bits: TypeAlias = tuple["np.ndarray[Any, Any]", str]
+
+_BFLOAT16 = "bfloat16"
+
+
+def check_framework(framework: Framework) -> None:
+    if framework not in (None, "numpy", "torch"):
+        raise InputError(f"tensors is {framework!r}, expected 'numpy', 'torch' or None")
+    if framework == "torch":
+        importlib.import_module("torch")
+
+
+def imported_torch() -> Any:  # noqa: ANN401
+    """Return torch if somebody has imported it, otherwise None."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "Tensor") else None
+
+
+def wants_torch(framework: Framework, values: Iterable[object]) -> bool:
+    """Decide what the tensors of one call come back as.
+
+    Args:
+        values: The call's inputs for tensors.
+    """
+    if framework is not None:
+        return framework == "torch"
+    torch = imported_torch()
+    if torch is None:
+        return False
+    has_values = False
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return True
+        has_values = True
+    return not has_values
+
+
+def exchangeable(value: object, label: str) -> object:
+    """Return what the native module takes in place of ``value``."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.name == _BFLOAT16:
+            return value.view(np.uint16), _BFLOAT16
+        if not value.dtype.isnative:
+            raise InputError(f"{label} is not in this machine's byte order")
+        return value
+    torch = imported_torch()
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    tensor: Any = value
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise InputError(f"{label} is not a plain dense tensor")
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    # DLPack would hand over the bits without the pending negation.
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
+
+
+def check_numpy_knows(dtypes: Iterable[str], label: str) -> None:
+    if _BFLOAT16 in dtypes and _bfloat16() is None:
+        raise RuntimeFailure(
+            f"{label} is bfloat16, which numpy lacks; install ml_dtypes, or "
+            "load(..., tensors='torch')"
+        )
+
+
+def from_native(value: object, dtype: str, as_torch: bool) -> object:
+    """Give numpy's bfloat16 tensors, which arrive as bits, their dtype."""
+    bfloat16 = None if as_torch or dtype != _BFLOAT16 else _bfloat16()
+    if bfloat16 is not None and isinstance(value, np.ndarray):
+        return value.view(bfloat16)
+    return value
+
+
+def as_bits(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any] | _Bits:
+    return (array.view(np.uint16), dtype) if dtype == _BFLOAT16 else array
+
+
+def _bfloat16() -> np.dtype[Any] | None:
+    try:
+        ml_dtypes = importlib.import_module("ml_dtypes")
+    except ImportError:
+        return None
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
