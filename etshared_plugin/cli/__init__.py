@@ -1,0 +1,5 @@
+"""The ``etshared`` command."""
+
+from .command_line import main
+
+__all__ = ["main"]

@@ -1,0 +1,212 @@
+"""``etshared inspect``: what a program holds and what its entry points share."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from ..inspection import ProgramReport, ValueReport, inspect_program
+from .printing import human_nbytes, print_json, print_table, printable, stdout_console
+from .values import tensor_text
+
+#: Rows of a table of weights; ``--json`` has them all.
+_SHOWN_WEIGHTS = 20
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "inspect",
+        help="show entry points, state, weights, delegates and memory",
+        description="Show what a program holds, and what its entry points share.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a .pte file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    report = inspect_program(arguments.file)
+    if arguments.json:
+        print_json(report.to_json())
+        return 0
+    console = stdout_console()
+    console.print(printable(report.path), style="bold")
+    console.print(f"{human_nbytes(report.nbytes)}, {_record(report)}")
+    _print_entry_points(console, report)
+    if any(entry.kernels for entry in report.entry_points):
+        _print_kernels(console, report)
+    if report.state:
+        _print_state(console, report)
+    if report.weights:
+        _print_weights(console, report)
+    if report.delegates:
+        _print_delegates(console, report)
+    if report.arenas:
+        _print_arenas(console, report)
+    return 0
+
+
+def _record(report: ProgramReport) -> str:
+    if report.record == "missing":
+        return "no record of what entry points share; from the program's own plans:"
+    if report.record == "damaged":
+        problem = printable(report.record_problem)
+        return f"its record is unusable ({problem}); from the program's own plans:"
+    versions = ", ".join(
+        f"{name} {version}" for name, version in sorted(report.producer.items())
+    )
+    return f"written by {printable(versions)}"
+
+
+def _print_entry_points(console: Console, report: ProgramReport) -> None:
+    print_table(
+        console,
+        "Entry points",
+        ("name", "inputs", "outputs", ">delegates", ">activations"),
+        (
+            (
+                f"{entry.name} (generated)" if entry.generated else entry.name,
+                ", ".join(
+                    f"{argument.name}: {_values(argument.values)}"
+                    for argument in entry.arguments
+                ),
+                _values(entry.results),
+                str(len(entry.delegates)),
+                human_nbytes(entry.activation_nbytes),
+            )
+            for entry in report.entry_points
+        ),
+    )
+
+
+def _print_kernels(console: Console, report: ProgramReport) -> None:
+    print_table(
+        console,
+        "Kernels outside of delegates",
+        ("entry point", "operators"),
+        (
+            (entry.name, _counts(entry.kernels))
+            for entry in report.entry_points
+            if entry.kernels
+        ),
+    )
+
+
+def _print_state(console: Console, report: ProgramReport) -> None:
+    generated = {entry.name for entry in report.entry_points if entry.generated}
+    print_table(
+        console,
+        f"Shared state: {human_nbytes(sum(state.nbytes for state in report.state))}",
+        (
+            "buffer",
+            "tensor",
+            "initial",
+            ">mem_id",
+            ">offset",
+            ">size",
+            "readers",
+            "writers",
+        ),
+        (
+            (
+                ", ".join((state.fqn, *state.aliases)),
+                tensor_text(state.dtype, state.sizes),
+                state.initial_value or "",
+                str(state.mem_id),
+                str(state.offset),
+                human_nbytes(state.nbytes),
+                ", ".join(name for name in state.readers if name not in generated),
+                ", ".join(name for name in state.writers if name not in generated),
+            )
+            for state in report.state
+        ),
+    )
+
+
+def _print_weights(console: Console, report: ProgramReport) -> None:
+    largest_first = sorted(report.weights, key=lambda weight: -weight.nbytes)
+    nbytes = human_nbytes(sum(weight.nbytes for weight in report.weights))
+    title = f"Weights: {len(largest_first)}, {nbytes}"
+    if len(largest_first) > _SHOWN_WEIGHTS:
+        title += f"; the {_SHOWN_WEIGHTS} largest"
+    print_table(
+        console,
+        title,
+        ("weight", "tensor", ">size", "entry points"),
+        (
+            (
+                ", ".join(weight.fqns) or _shortened(weight.keys),
+                tensor_text(weight.quantization or weight.dtype, weight.sizes),
+                human_nbytes(weight.nbytes),
+                ", ".join(weight.entry_points),
+            )
+            for weight in largest_first[:_SHOWN_WEIGHTS]
+        ),
+    )
+
+
+def _print_delegates(console: Console, report: ProgramReport) -> None:
+    print_table(
+        console,
+        "Delegates",
+        ("entry point", ">index", "backend", ">payload", "operators", ">weights"),
+        (
+            (
+                delegate.entry_point,
+                str(delegate.index),
+                delegate.backend_id,
+                human_nbytes(delegate.payload_nbytes),
+                _counts(delegate.operators),
+                str(len(delegate.weights)),
+            )
+            for delegate in report.delegates
+        ),
+    )
+
+
+def _print_arenas(console: Console, report: ProgramReport) -> None:
+    names = [entry.name for entry in report.entry_points]
+    print_table(
+        console,
+        "Memory: the largest plan of each arena",
+        (">mem_id", "holds", ">size", "planned"),
+        (
+            (
+                str(arena.mem_id),
+                arena.kind.replace("_", " "),
+                human_nbytes(arena.nbytes),
+                ", ".join(
+                    f"{name} {human_nbytes(arena.planned[name])}" for name in names
+                ),
+            )
+            for arena in report.arenas
+        ),
+    )
+
+
+def _values(values: Iterable[ValueReport]) -> str:
+    return ", ".join(
+        tensor_text(value.dtype, value.sizes) + (" at most" if value.dynamic else "")
+        if value.dtype
+        else value.kind
+        for value in values
+    )
+
+
+def _counts(operators: Mapping[str, int]) -> str:
+    """Name operators as in Python: ``aten::add.out`` and its overloads are add."""
+    counts = Counter[str]()
+    for name, count in operators.items():
+        counts[name.removeprefix("aten::").partition(".")[0]] += count
+    return ", ".join(
+        name if count == 1 else f"{name} ×{count}"
+        for name, count in sorted(counts.items())
+    )
+
+
+def _shortened(keys: tuple[str, ...]) -> str:
+    return ", ".join(key if len(key) <= 16 else f"{key[:12]}…" for key in keys)

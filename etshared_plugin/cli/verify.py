@@ -1,0 +1,68 @@
+"""``etshared verify``: is the record of what is shared true?"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..context import SharedContext
+from ..inspection import Finding, Severity, inspect_program, verify_program
+from ..plugins import plugin_manager
+from ..pte import PteFile
+from .printing import print_json, printable, stdout_console
+
+_STYLES = {
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "yellow",
+    Severity.NOTE: "dim",
+}
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "verify",
+        help="check the record of what is shared against the program",
+        description="Check a program's record of what is shared against the "
+        "program's own plans and data. Exits with 1 if there is an error.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a .pte file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    def plugins_check(
+        program: PteFile, context: SharedContext | None
+    ) -> Iterable[Finding]:
+        return plugin_manager().all_results(
+            "etshared_check", Finding, report=inspect_program(arguments.file)
+        )
+
+    findings = verify_program(arguments.file, checks=[plugins_check])
+    is_sound = all(finding.severity is not Severity.ERROR for finding in findings)
+    if arguments.json:
+        print_json(
+            {
+                "path": str(arguments.file),
+                "is_sound": is_sound,
+                "findings": [finding.to_json() for finding in findings],
+            }
+        )
+    else:
+        _print(arguments.file, findings, is_sound)
+    return 0 if is_sound else 1
+
+
+def _print(path: Path, findings: Iterable[Finding], is_sound: bool) -> None:
+    console = stdout_console()
+    for finding in findings:
+        place = f"{finding.place}: " if finding.place else ""
+        console.print(
+            f"{finding.severity.value} [{finding.code}] "
+            + printable(f"{place}{finding.message}"),
+            style=_STYLES[finding.severity],
+            soft_wrap=True,
+        )
+    verdict = "sound" if is_sound else "not sound"
+    console.print(f"{printable(str(path))}: {verdict}", soft_wrap=True)
