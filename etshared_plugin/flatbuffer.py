@@ -122,8 +122,12 @@ class _Checker:
     def _union(
         self, members: tuple[str, ...], kind: int, position: int, depth: int
     ) -> None:
+        value = self.reference(position)
         if 0 < kind <= len(members):
-            self.table(members[kind - 1], self.reference(position), depth - 1)
+            self.table(members[kind - 1], value, depth - 1)
+        else:
+            # A kind of a newer schema; readers can tell it and leave it alone.
+            self._inside(value, 1, 1)
 
     def _field(self, field: int | str | list[int | str], at: int, depth: int) -> None:
         if isinstance(field, int):

@@ -107,7 +107,7 @@ def _check_indices(
 
 def _read_value(place: str, table: Any) -> Value:  # noqa: ANN401
     kind = _VALUE_KINDS.get(table.ValType())
-    union = table.Val()
+    union = table.Val() if kind is not None else None
     if kind is None or union is None:
         raise ProgramFormatError(f"{place}: unknown kind {table.ValType()}")
     if kind is ValueKind.TENSOR:
@@ -169,7 +169,7 @@ def _read_delegate(place: str, table: Any) -> PlannedDelegate:  # noqa: ANN401
 
 def _read_instruction(place: str, table: Any) -> Instruction:  # noqa: ANN401
     kind = _INSTRUCTION_KINDS.get(table.InstrArgsType())
-    union = table.InstrArgs()
+    union = table.InstrArgs() if kind is not None else None
     if kind is None or union is None:
         raise ProgramFormatError(f"{place}: unknown kind {table.InstrArgsType()}")
     step = _as(getattr(schema, kind.value), union)

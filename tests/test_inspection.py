@@ -7,9 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackPartitioner,
+)
 from executorch.exir._serialize._program import PTEFile
 from program_builders import (
     SIZE,
+    Accumulator,
     edited,
     record_of,
     stock_program,
@@ -17,6 +22,7 @@ from program_builders import (
     with_record,
 )
 
+import etshared_plugin as etshared
 from etshared_plugin.context import (
     Access,
     BufferUse,
@@ -171,6 +177,33 @@ def test_sound_programs_have_no_findings(
 ) -> None:
     for data in (portable, delegated):
         assert verify_program(save(with_record(data, record_of(data)))) == ()
+
+
+@pytest.mark.parametrize("partitioner", [None, [XnnpackPartitioner()]])
+def test_what_this_package_lowers_has_no_findings(
+    partitioner: list[XnnpackPartitioner] | None, tmp_path: Path
+) -> None:
+    model = Accumulator()
+    x = torch.ones(1, SIZE)
+    exported = etshared.export(
+        model,
+        {
+            "forward": etshared.EntryPoint(model.forward, (x,)),
+            "peek": etshared.EntryPoint(model.peek, (x,)),
+            "clear": etshared.EntryPoint(model.reset_state),
+        },
+    )
+    edge = etshared.to_edge_transform_and_lower(exported, partitioner=partitioner)
+    path = tmp_path / "accumulator.pte"
+    edge.to_executorch().save(str(path))
+    assert verify_program(path) == ()
+    report = inspect_program(path)
+    assert report.record == "present"
+    assert {item.fqn: item.readers for item in report.state} == {
+        "count": ("forward",),
+        "sum": ("forward", "peek"),
+    }
+    assert SIZE * SIZE * 4 in [weight.nbytes for weight in report.weights]
 
 
 def test_a_program_without_a_record_gets_a_note(portable: bytes, save: Save) -> None:

@@ -21,6 +21,7 @@ from program_builders import (
     with_record,
 )
 
+from etshared_plugin._generated.program import Program
 from etshared_plugin.context import ScalarType, encode
 from etshared_plugin.errors import ContextFormatError, ProgramFormatError
 from etshared_plugin.execution_plan import DataLocation, InstructionKind, ValueKind
@@ -261,6 +262,14 @@ def test_an_inconsistent_program_is_refused(
     data = edited(portable, edit)
     with pytest.raises(ProgramFormatError, match=message):
         PteFile(data)
+
+
+def test_values_of_an_unknown_kind_are_refused(portable: bytes) -> None:
+    data = bytearray(portable)
+    value = Program.GetRootAs(portable).ExecutionPlan(0).Values(0)._tab
+    data[value.Pos + value.Offset(4)] = 99
+    with pytest.raises(ProgramFormatError, match="value 0: unknown kind 99"):
+        PteFile(bytes(data))
 
 
 def test_damaged_programs_are_read_or_refused(

@@ -141,3 +141,21 @@ def test_impossible_roots_are_found(root: int) -> None:
     data[:4] = root.to_bytes(4, "little")
     with pytest.raises(FormatError):
         check_test(data)
+
+
+def scalar_position(data: bytearray, slot: int) -> int:
+    """Where the root's field ``slot`` lies."""
+    root = int.from_bytes(data[:4], "little")
+    vtable = root - int.from_bytes(data[root : root + 4], "little", signed=True)
+    entry = vtable + 4 + 2 * slot
+    return root + int.from_bytes(data[entry : entry + 2], "little")
+
+
+def test_a_union_of_an_unknown_kind_is_left_alone() -> None:
+    data = built()
+    data[scalar_position(data, 4)] = 9
+    check_test(data)
+    value = scalar_position(data, 5)
+    data[value : value + 4] = b"\xff\xff\xff\x7f"
+    with pytest.raises(FormatError, match="lie outside"):
+        check_test(data)
