@@ -4,6 +4,11 @@ A plugin is an object (usually a module) with functions marked by ``hookimpl``,
 announced by an entry point of the group ``etshared``. Every argument is passed
 by keyword; an implementation takes those that it needs. Arguments are only
 ever added.
+
+Plugins are asked one after another: the last by name first, built-in ones at
+the end; ``hookimpl(tryfirst=True)`` and ``trylast`` change that. Hook wrappers
+are not accepted. Plugins are imported where programs are only run, too, perhaps
+without torch: import it inside the hooks that need it.
 """
 
 from __future__ import annotations
@@ -50,9 +55,9 @@ class DelegateDescription:
 
 @hookspec(firstresult=True)
 def etshared_wrap_partitioner(
-    partitioner: Any,
+    partitioner: Any,  # noqa: ANN401
     method_name: str,
-    state: tuple[str, ...],  # noqa: ANN401
+    state: tuple[str, ...],
 ) -> Any:  # noqa: ANN401
     """Replace a partitioner by one that respects shared state.
 
@@ -107,26 +112,26 @@ def etshared_describe_delegate(
 
 
 @hookspec
-def etshared_native_libraries() -> Iterable[str]:
+def etshared_native_libraries() -> Iterable[str] | None:
     """Name shared libraries with kernels or backends that programs need.
 
     Called once per process, before the first program is loaded; each library is
-    loaded in the order given.
+    loaded in the order given. One that cannot be loaded is an error.
 
-    :return: paths of shared libraries.
+    :return: paths of shared libraries, or None.
 
     .. versionadded:: 0.1
     """
 
 
 @hookspec
-def etshared_check(report: ProgramReport) -> Iterable[Finding]:
+def etshared_check(report: ProgramReport) -> Iterable[Finding] | None:
     """Look for faults in a program that only this plugin can see.
 
     Called by ``verify`` after its own checks, for files that can be read.
 
     :param report: what the file holds.
-    :return: findings, in the order to print them.
+    :return: findings, in the order to print them, or None.
 
     .. versionadded:: 0.1
     """

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
-from . import hookspecs
+from . import __version__, hookspecs
 from .errors import PluginError, PluginLoadError, PluginResultError
+
+_Error = TypeVar("_Error", bound=PluginError)
 
 #: Group of packaging entry points that announce plugins.
 GROUP = "etshared"
@@ -31,6 +35,20 @@ class PluginInfo:
     hooks: tuple[str, ...] = ()
     error: str | None = None
 
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        source = f" ({self.distribution} {self.version})" if self.distribution else ""
+        return f"plugin '{self.name}'{source}"
+
+    def failure(self, kind: type[_Error], problem: str) -> _Error:
+        """Return an error that blames this plugin."""
+        return kind(
+            f"{self.label} {problem}",
+            plugin_name=self.name,
+            distribution=self.distribution or None,
+        )
+
 
 class PluginManager:
     """A pluggy manager that outlives broken plugins.
@@ -42,7 +60,8 @@ class PluginManager:
         self.pluggy = pluggy.PluginManager("etshared")
         self.pluggy.add_hookspecs(hookspecs)
         self.errors: list[PluginLoadError] = []
-        self._found: dict[str, tuple[str, str]] = {}
+        self._usable: dict[str, PluginInfo] = {}
+        self._broken: list[PluginInfo] = []
 
     def register(
         self, plugin: object, name: str, distribution: str = "", version: str = ""
@@ -50,36 +69,49 @@ class PluginManager:
         """Add a plugin under ``name``.
 
         Raises:
-            PluginLoadError: the name is taken, or a hook does not exist or has
-                arguments that it does not get.
+            PluginLoadError: the name is taken, or the plugin implements no hook,
+                an unknown one, one with arguments that it does not get, or a
+                hook wrapper.
         """
-        self._found[name] = (distribution, version)
+        info = PluginInfo(name, distribution, version)
+        if name in self._usable:
+            raise _unusable(info, f"the name is that of {self._usable[name].label}")
+        known = self.pluggy.get_name(plugin)
+        if known is not None:
+            raise _unusable(info, f"it is {self._usable[known].label} already")
         try:
             self.pluggy.register(plugin, name)
             self.pluggy.check_pending()
         except Exception as error:
-            if self.pluggy.get_plugin(name) is plugin:
-                self.pluggy.unregister(plugin)
-            raise self._load_error(name, distribution, error) from error
+            self.pluggy.unregister(name=name)
+            raise _unusable(info, _one_line(error)) from error
+        hooks = self.pluggy.get_hookcallers(plugin) or []
+        problem = "" if hooks else "it implements no hook"
+        for hook in hooks:
+            for impl in hook.get_hookimpls():
+                # A wrapper's result could not be blamed on one plugin.
+                if impl.plugin is plugin and (impl.wrapper or impl.hookwrapper):
+                    problem = f"'{hook.name}' is a hook wrapper, expected a plain hook"
+        if problem:
+            self.pluggy.unregister(name=name)
+            raise _unusable(info, problem)
+        self._usable[name] = replace(info, hooks=tuple(sorted(h.name for h in hooks)))
 
     def discover(self) -> None:
         """Register the plugins of the entry-point group, by name.
 
         What cannot be used is collected in ``errors`` and warned of.
         """
-        for entry_point in sorted(entry_points(group=GROUP), key=lambda e: e.name):
-            distribution, version = _distribution(entry_point)
-            self._found.setdefault(entry_point.name, (distribution, version))
+        for info, entry_point in _announced():
             try:
                 try:
                     plugin = entry_point.load()
-                except Exception as error:
-                    raise self._load_error(
-                        entry_point.name, distribution, error
-                    ) from error
-                self.register(plugin, entry_point.name, distribution, version)
+                except (Exception, SystemExit) as error:
+                    raise _unusable(info, _one_line(error)) from error
+                self.register(plugin, info.name, info.distribution, info.version)
             except PluginLoadError as error:
                 self.errors.append(error)
+                self._broken.append(replace(info, error=str(error)))
                 warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
     def first_result(
@@ -94,16 +126,10 @@ class PluginManager:
             PluginResultError: the result is no ``expected``.
             PluginError: an implementation raised.
         """
-        for name, result in self._results(hook, arguments):
-            if isinstance(result, expected):
-                return result
-            raise PluginResultError(
-                f"plugin {self._described(name)} returned"
-                f" {type(result).__name__} from '{hook}', expected"
-                f" {expected.__name__}",
-                plugin_name=name,
-                distribution=self._found[name][0] or None,
-            )
+        for plugin, result in self._results(hook, arguments):
+            if not isinstance(result, expected):
+                raise _unexpected(plugin, hook, result, expected.__name__)
+            return result
         return None
 
     def all_results(
@@ -118,91 +144,104 @@ class PluginManager:
             PluginResultError: an item is no ``expected``.
             PluginError: an implementation raised.
         """
-        items: list[Any] = []
-        for name, result in self._results(hook, arguments):
-            found = [result] if isinstance(result, str) else list(result)
-            for item in found:
+        items = self.items_by_plugin(hook, expected, **arguments)
+        return [item for _, item in items]
+
+    def items_by_plugin(
+        self,
+        hook: str,
+        expected: type,
+        **arguments: Any,  # noqa: ANN401
+    ) -> list[tuple[PluginInfo, Any]]:
+        """Return what :meth:`all_results` does, each item with its plugin."""
+        found = []
+        wanted = f"an iterable of {expected.__name__}"
+        for plugin, result in self._results(hook, arguments):
+            if isinstance(result, str) or not isinstance(result, Iterable):
+                raise _unexpected(plugin, hook, result, wanted)
+            with _blamed_on(plugin, hook):
+                items = list(result)
+            for item in items:
                 if not isinstance(item, expected):
-                    raise PluginResultError(
-                        f"plugin {self._described(name)} returned an item of type"
-                        f" {type(item).__name__} from '{hook}', expected"
-                        f" {expected.__name__}",
-                        plugin_name=name,
-                        distribution=self._found[name][0] or None,
-                    )
-            items += found
-        return items
+                    raise _unexpected(plugin, hook, item, wanted, "an item of type ")
+                found.append((plugin, item))
+        return found
 
     def _results(
         self, hook: str, arguments: dict[str, Any]
-    ) -> Iterator[tuple[str, Any]]:
-        """Call one plugin after another, last registered first, until consumed."""
-        plugins = [
-            impl.plugin for impl in getattr(self.pluggy.hook, hook).get_hookimpls()
-        ]
-        for plugin in reversed(plugins):
-            name = self.pluggy.get_name(plugin) or ""
-            others = [other for other in plugins if other is not plugin]
-            caller = self.pluggy.subset_hook_caller(hook, others)
-            try:
-                answer = caller(**arguments)
-            except Exception as error:
-                raise PluginError(
-                    f"plugin {self._described(name)} failed in '{hook}': {error}",
-                    plugin_name=name,
-                    distribution=self._found[name][0] or None,
-                ) from error
-            # A hook of many results gives a list with this plugin's one.
-            for result in answer if isinstance(answer, list) else [answer]:
-                if result is not None:
-                    yield name, result
+    ) -> Iterator[tuple[PluginInfo, Any]]:
+        """Call one implementation after another, in pluggy's order, until consumed.
+
+        A call through pluggy itself would not say whose result it returns.
+        """
+        for impl in reversed(getattr(self.pluggy.hook, hook).get_hookimpls()):
+            plugin = self._usable[impl.plugin_name]
+            with _blamed_on(plugin, hook):
+                result = impl.function(
+                    *(arguments[n] for n in impl.argnames),
+                    **{n: arguments[n] for n in impl.kwargnames if n in arguments},
+                )
+            if result is not None:
+                yield plugin, result
 
     def plugins(self) -> list[PluginInfo]:
         """Return every plugin that was found, usable or not, by name."""
-        errors = {error.plugin_name: str(error) for error in self.errors}
-        infos = []
-        for name, (distribution, version) in sorted(self._found.items()):
-            plugin = self.pluggy.get_plugin(name)
-            callers = self.pluggy.get_hookcallers(plugin) if plugin else None
-            infos.append(
-                PluginInfo(
-                    name,
-                    distribution,
-                    version,
-                    tuple(sorted(caller.name for caller in callers or ())),
-                    errors.get(name),
-                )
-            )
-        return infos
+        return sorted([*self._usable.values(), *self._broken], key=_by_name)
 
-    def _described(self, name: str) -> str:
-        distribution, version = self._found[name]
-        source = f" ({distribution} {version})" if distribution else ""
-        return f"'{name}'{source}"
 
-    def _load_error(
-        self, name: str, distribution: str, error: Exception
-    ) -> PluginLoadError:
-        return PluginLoadError(
-            f"plugin {self._described(name)} cannot be used:"
-            f" {type(error).__name__}: {error}",
-            plugin_name=name,
-            distribution=distribution or None,
+def _announced() -> list[tuple[PluginInfo, EntryPoint]]:
+    found = []
+    for entry_point in entry_points(group=GROUP):
+        source = entry_point.dist
+        info = PluginInfo(
+            entry_point.name,
+            source.name if source is not None else "",
+            source.version if source is not None else "",
         )
+        found.append((info, entry_point))
+    return sorted(found, key=lambda pair: _by_name(pair[0]))
 
 
-def _distribution(entry_point: EntryPoint) -> tuple[str, str]:
-    found = entry_point.dist
-    return (found.name, found.version) if found is not None else ("", "")
+def _by_name(plugin: PluginInfo) -> tuple[str, str]:
+    return plugin.name, plugin.distribution
+
+
+@contextmanager
+def _blamed_on(plugin: PluginInfo, hook: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise plugin.failure(
+            PluginError, f"failed in '{hook}': {_one_line(error)}"
+        ) from error
+
+
+def _unexpected(
+    plugin: PluginInfo,
+    hook: str,
+    result: object,
+    expected: str,
+    what: str = "",
+) -> PluginResultError:
+    return plugin.failure(
+        PluginResultError,
+        f"returned {what}{type(result).__name__} from '{hook}', expected {expected}",
+    )
+
+
+def _unusable(plugin: PluginInfo, problem: str) -> PluginLoadError:
+    return plugin.failure(PluginLoadError, f"cannot be used: {problem}")
+
+
+def _one_line(error: BaseException) -> str:
+    message = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {message}" if message else name
 
 
 @cache
 def plugin_manager() -> PluginManager:
     """Return the process's manager; built-in plugins first, then those found."""
-    import importlib
-
-    from . import __version__
-
     manager = PluginManager()
     for name, module in _BUILT_IN.items():
         manager.register(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+from functools import cache
 from pathlib import Path
+
+from ..errors import PluginError
+from ..plugins import plugin_manager
 
 #: The one release that the native module fits: its C++ headers promise no ABI.
 EXECUTORCH_VERSION = "1.5.1"
@@ -47,3 +51,21 @@ def load_executorch_libraries() -> None:
                 ctypes.CDLL(str(directory / name))
             return
     raise ImportError("the installed executorch wheel ships no libexecutorch.so")
+
+
+@cache
+def load_plugin_libraries() -> None:
+    """Load what plugins name, once per process unless it fails.
+
+    Raises:
+        PluginError: a plugin failed, or a library cannot be loaded.
+    """
+    for plugin, path in plugin_manager().items_by_plugin(
+        "etshared_native_libraries", str
+    ):
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            raise plugin.failure(
+                PluginError, f"names library '{path}', which cannot be loaded: {error}"
+            ) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..context import EntryPointRecord, SharedContext, decode
 from ..errors import InputError
 from . import _native
+from ._libraries import load_plugin_libraries
 from .session import Session
 from .structure import named_classes
 from .tensors import Framework, check_framework
@@ -37,6 +38,7 @@ def load(
         ProgramFormatError: if this is no program, or a damaged one.
         ContextFormatError: if its record is damaged or of another version.
         ExecutorchError: if the file cannot be opened.
+        PluginError: if a library that a plugin names cannot be loaded.
     """
     if isinstance(source, bytes):
         return SharedProgram.from_bytes(source, tensors=tensors, types=types)
@@ -53,6 +55,7 @@ class SharedProgram:
         tensors: Framework = None,
         types: Sequence[type] = (),
     ) -> None:
+        load_plugin_libraries()
         self._open(_native.Program.open(os.fspath(path)), tensors, types)
         self._path: Path | None = Path(path)
 
@@ -61,6 +64,7 @@ class SharedProgram:
         cls, data: bytes, *, tensors: Framework = None, types: Sequence[type] = ()
     ) -> SharedProgram:
         """Load a program from bytes, of which it keeps a copy."""
+        load_plugin_libraries()
         program = cls.__new__(cls)
         program._open(_native.Program.from_bytes(data), tensors, types)
         program._path = None
