@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from .errors import EtsharedError
 
 if TYPE_CHECKING:
+    from .backends.xnnpack_partitioner import SharedXnnpackPartitioner
     from .entry_points import EntryPoint, ExportedEntryPoints, export
     from .lowering import SharedEdgeProgramManager, to_edge_transform_and_lower
     from .partitioner import SharedStatePartitioner
@@ -27,6 +28,7 @@ __all__ = [
     "SharedEdgeProgramManager",
     "SharedProgram",
     "SharedStatePartitioner",
+    "SharedXnnpackPartitioner",
     "export",
     "load",
     "to_edge_transform_and_lower",
@@ -39,6 +41,7 @@ _MODULES = {
     "SharedEdgeProgramManager": "lowering",
     "SharedProgram": "runtime",
     "SharedStatePartitioner": "partitioner",
+    "SharedXnnpackPartitioner": "backends.xnnpack_partitioner",
     "export": "entry_points",
     "load": "runtime",
     "to_edge_transform_and_lower": "lowering",

@@ -56,7 +56,8 @@ class SharedStatePartitioner(Partitioner):  # type: ignore[misc]
         return operators, keep_with_state_as_inputs
 
     def transform_for_pre_decomposition(self, ep: ExportedProgram) -> ExportedProgram:
-        return self.inner.transform_for_pre_decomposition(ep)
+        transformed: ExportedProgram = self.inner.transform_for_pre_decomposition(ep)
+        return transformed
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         with self._state_as_inputs(exported_program):

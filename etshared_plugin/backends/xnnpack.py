@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import torch
     from executorch.exir.lowered_backend_module import LoweredBackendModule
 
+    from .xnnpack_partitioner import SharedXnnpackPartitioner
+
+__all__ = ["SharedXnnpackPartitioner", "etshared_describe_delegate"]
+
 _BACKEND_ID = "XnnpackBackend"
 
 #: 1.5.1's serialization/xnnpack_graph_serialize.py: the magic "XH00" stands at
@@ -43,15 +47,13 @@ _OPERATOR_NAMES = {
 }
 
 
-def SharedXnnpackPartitioner(**options: Any) -> Any:  # noqa: ANN401, N802
-    """Return an ``XnnpackPartitioner(**options)`` that respects shared state."""
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
-        XnnpackPartitioner,
-    )
+def __getattr__(name: str) -> object:
+    # Programs run without torch, which the partitioner needs.
+    if name != "SharedXnnpackPartitioner":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from .xnnpack_partitioner import SharedXnnpackPartitioner
 
-    from ..partitioner import SharedStatePartitioner
-
-    return SharedStatePartitioner(XnnpackPartitioner(**options))
+    return SharedXnnpackPartitioner
 
 
 @hookimpl
@@ -147,7 +149,7 @@ def _digests(tensor: torch.Tensor) -> set[str]:
     if value.dim() == 4:
         layouts.append(value.permute(0, 2, 3, 1).contiguous())
     return {
-        hashlib.sha256(layout.flatten().view(_uint8()).numpy()).hexdigest()
+        hashlib.sha256(layout.flatten().view(_uint8()).numpy().data).hexdigest()
         for layout in layouts
         if layout.numel()
     }
