@@ -2,8 +2,9 @@
 
 flatc generates no verifier for Python, and its readers silently cut strings and
 wrap negative positions. :func:`check` applies the rules of FlatBuffers' C++
-verifier, so that both sides refuse the same bytes; only afterwards may the
-generated readers see a buffer.
+verifier and accepts nothing that it refuses; it also refuses offsets of zero and
+vtables without their two sizes. Only afterwards may the generated readers see a
+buffer.
 """
 
 from __future__ import annotations
