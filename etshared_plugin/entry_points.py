@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +15,19 @@ from torch.utils import _pytree as pytree
 
 from .errors import EntryPointError, EtsharedError, StateError
 from .lifted_state import (
-    CallingConvention,
     LiftedProgram,
     functionalize,
     keep,
     restore,
 )
 from .program_surgery import assemble, inputs_of, outputs_of, rename_placeholder
+from .signatures import (
+    CallingConvention,
+    argument_names,
+    bind,
+    dynamic_shapes,
+    leaf_names,
+)
 from .state import SharedState, select_state
 from .tracing import TracedMethod, aliases, buffer_owners, untouched
 
@@ -119,9 +123,11 @@ def _trace(
     owners: Mapping[str, list[tuple[nn.Module, str]]],
     buffers: Mapping[str, torch.Tensor],
 ) -> LiftedProgram:
-    function, bound = _bind(root, name, entry_point)
-    shapes = _dynamic_shapes(name, entry_point.dynamic_shapes, bound)
-    names = _argument_names(bound)
+    function, bound = bind(
+        root, name, entry_point.fn, entry_point.args, entry_point.kwargs or {}
+    )
+    shapes = dynamic_shapes(name, entry_point.dynamic_shapes, bound)
+    names = argument_names(bound)
     # Copies: an example that is a buffer of the module, or given twice, would
     # be taken for one tensor.
     args, kwargs = pytree.tree_map_only(
@@ -162,111 +168,7 @@ def _trace(
             f"entry point '{name}' cannot be exported: {error}", method_name=name
         ) from error
     _refuse_other_writes(name, lifted)
-    return _name_inputs(lifted, names)
-
-
-def _bind(
-    root: nn.Module, name: str, entry_point: EntryPoint
-) -> tuple[Callable[..., Any], inspect.BoundArguments]:
-    function = entry_point.fn
-    method = function
-    while isinstance(method, functools.partial):
-        method = method.func
-    owner = getattr(method, "__self__", None)
-    if isinstance(method, nn.Module):
-        owner = method
-    if isinstance(owner, nn.Module) and all(m is not owner for m in root.modules()):
-        raise EntryPointError(
-            f"entry point '{name}' belongs to a {type(owner).__name__} that is not"
-            f" part of the root {type(root).__name__}; pass a root that holds it",
-            method_name=name,
-        )
-    if not callable(function):
-        raise EntryPointError(
-            f"entry point '{name}' is a {type(function).__name__}, expected a method",
-            method_name=name,
-        )
-    signature = inspect.signature(
-        function.forward if isinstance(function, nn.Module) else function
-    )
-    kwargs = dict(entry_point.kwargs or {})
-    try:
-        return function, signature.bind(*entry_point.args, **kwargs)
-    except TypeError as error:
-        if owner is None:
-            with_root = functools.partial(function, root)
-            try:
-                return with_root, inspect.signature(with_root).bind(
-                    *entry_point.args, **kwargs
-                )
-            except TypeError:
-                pass
-        raise EntryPointError(
-            f"example inputs of entry point '{name}' do not fit its signature"
-            f" {signature}: {error}",
-            method_name=name,
-        ) from error
-
-
-def _argument_names(bound: inspect.BoundArguments) -> list[str]:
-    """Name each value of ``bound.args`` and then of ``bound.kwargs``."""
-    names: list[str] = []
-    for name, value in bound.arguments.items():
-        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-            names += [f"{name}[{i}]" for i in range(len(value))]
-        elif len(names) < len(bound.args):
-            names.append(name)
-    return [*names, *bound.kwargs]
-
-
-def _dynamic_shapes(
-    name: str,
-    shapes: Any,
-    bound: inspect.BoundArguments,  # noqa: ANN401
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Bring a caller's dynamic shapes into the form (args, kwargs)."""
-    if shapes is None:
-        return None
-    if hasattr(shapes, "dynamic_shapes"):  # ShapesCollection, AdditionalInputs
-        shapes = shapes.dynamic_shapes(_Callable(bound), bound.args, bound.kwargs)
-    if isinstance(shapes, tuple | list):
-        shapes = dict(zip(bound.arguments, shapes, strict=False))
-    unknown = [
-        key
-        for key in shapes
-        if key not in bound.signature.parameters and key not in bound.kwargs
-    ]
-    if unknown:
-        raise EntryPointError(
-            f"dynamic shapes of entry point '{name}' name '{unknown[0]}', which is no"
-            f" argument; its arguments are {', '.join(bound.arguments)}",
-            method_name=name,
-        )
-    args: list[Any] = []
-    for argument, value in bound.arguments.items():
-        shape = shapes.get(argument)
-        if bound.signature.parameters[argument].kind is (
-            inspect.Parameter.VAR_POSITIONAL
-        ):
-            args += list(shape) if shape is not None else [None] * len(value)
-        else:
-            args.append(shape)
-    nested = {}
-    for argument, shape in shapes.items():
-        parameter = bound.signature.parameters.get(argument)
-        if parameter is not None and parameter.kind is parameter.VAR_KEYWORD:
-            nested.update(shape or {})
-    kwargs = {key: {**shapes, **nested}.get(key) for key in bound.kwargs}
-    return tuple(args[: len(bound.args)]), kwargs
-
-
-class _Callable(nn.Module):
-    """Has the signature that torch resolves a ShapesCollection against."""
-
-    def __init__(self, bound: inspect.BoundArguments) -> None:
-        super().__init__()
-        self.forward = lambda *args, **kwargs: None
-        self.forward.__signature__ = bound.signature  # type: ignore[attr-defined]
+    return _name_inputs(lifted)
 
 
 def _refuse_other_writes(name: str, lifted: LiftedProgram) -> None:
@@ -290,7 +192,7 @@ def _refuse_other_writes(name: str, lifted: LiftedProgram) -> None:
 
 
 def _argument_of(lifted: LiftedProgram, placeholder: str) -> str:
-    names = _leaf_names(lifted.call)
+    names = leaf_names(lifted.call)
     nodes = [
         node.name
         for node, spec in inputs_of(lifted.program)
@@ -299,25 +201,14 @@ def _argument_of(lifted: LiftedProgram, placeholder: str) -> str:
     return dict(zip(nodes, names, strict=True)).get(placeholder, placeholder)
 
 
-def _leaf_names(call: CallingConvention) -> list[str]:
-    """Name each flat input after the argument that it belongs to."""
-    args, kwargs = call.in_spec.children()
-    arguments = [*args.children(), *kwargs.children()]
-    return [
-        argument if spec.num_leaves == 1 else f"{argument}_{i}"
-        for argument, spec in zip(call.argument_names, arguments, strict=True)
-        for i in range(spec.num_leaves)
-    ]
-
-
-def _name_inputs(lifted: LiftedProgram, names: Sequence[str]) -> LiftedProgram:
+def _name_inputs(lifted: LiftedProgram) -> LiftedProgram:
     """Name placeholders after the arguments of the Python signature."""
     program = lifted.program
     taken = set(lifted.inputs)
     inputs = inputs_of(program)
     user_inputs = [n for n, spec in inputs if spec.kind is InputKind.USER_INPUT]
     for node, name in zip(
-        user_inputs[len(lifted.inputs) :], _leaf_names(lifted.call), strict=True
+        user_inputs[len(lifted.inputs) :], leaf_names(lifted.call), strict=True
     ):
         readable = "".join(c if c.isalnum() else "_" for c in name).strip("_")
         rename_placeholder(node, readable, taken)

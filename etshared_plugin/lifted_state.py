@@ -18,14 +18,12 @@ from types import MappingProxyType
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.exported_program import ModuleCallSignature
 from torch.export.graph_signature import (
     InputKind,
     OutputKind,
     OutputSpec,
     TensorArgument,
 )
-from torch.utils import _pytree as pytree
 
 from .program_surgery import (
     Inputs,
@@ -45,37 +43,10 @@ from .program_surgery import (
     user_input,
     user_output,
 )
+from .signatures import CallingConvention
 
 #: Name of an input that only keeps a program from having none.
 _ANCHOR = "etshared_anchor"
-
-
-@dataclass(frozen=True, slots=True)
-class CallingConvention:
-    """How the user's arguments and results are nested, and their names."""
-
-    in_spec: pytree.TreeSpec
-    out_spec: pytree.TreeSpec
-    argument_names: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, program: ExportedProgram) -> CallingConvention:
-        signature = program.module_call_graph[0].signature
-        assert signature is not None
-        return cls(
-            signature.in_spec,
-            signature.out_spec,
-            tuple(signature.forward_arg_names or ()),
-        )
-
-    def signature(self) -> ModuleCallSignature:
-        return ModuleCallSignature(
-            inputs=[],
-            outputs=[],
-            in_spec=self.in_spec,
-            out_spec=self.out_spec,
-            forward_arg_names=list(self.argument_names) or None,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +112,12 @@ def lift(
     results: Outputs = []
     values = graph.output_node().args[0]
     assert isinstance(values, tuple | list)
-    for value, (_, spec) in zip(values, outputs_of(program), strict=True):
-        if spec.kind is OutputKind.BUFFER_MUTATION and spec.target in wanted:
+    for value, (_, output) in zip(values, outputs_of(program), strict=True):
+        if output.kind is OutputKind.BUFFER_MUTATION and output.target in wanted:
             assert isinstance(value, fx.Node)
-            fqn = canonical.get(str(spec.target), str(spec.target))
-            written[fqn] = value
+            written[canonical.get(str(output.target), str(output.target))] = value
         else:
-            results.append((value, spec))
+            results.append((value, output))
     if not functional and not written:
         written = {fqn: _clone_before_use(graph, n) for fqn, n in state.items()}
     state_inputs = [(node, user_input(node)) for node in state.values()]
@@ -307,7 +277,7 @@ def restore(
     buffers = {n for n, s in [*state, *kept] if s.kind is InputKind.BUFFER}
     outputs: Outputs = []
     written: set[fx.Node] = set()
-    for position, (old_value, spec) in enumerate(outputs_of(program)):
+    for position, (old_value, result) in enumerate(outputs_of(program)):
         value = nodes[old_value] if isinstance(old_value, fx.Node) else old_value
         if position < len(lifted.outputs):
             assert isinstance(value, fx.Node)
@@ -318,13 +288,13 @@ def restore(
                 value = insert_clone(program, graph, value)
             written.add(value)
             fqn = lifted.outputs[position]
-            spec = OutputSpec(
+            result = OutputSpec(
                 OutputKind.BUFFER_MUTATION, TensorArgument(value.name), fqn
             )
         elif aliased_placeholder(value) in overwritten:
             assert isinstance(value, fx.Node)
             value = insert_clone(program, graph, value)
-        outputs.append((value, spec))
+        outputs.append((value, result))
     used = {fqn: initial_values[fqn] for fqn in lifted.inputs}
     return assemble(
         program,

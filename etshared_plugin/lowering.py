@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from executorch import exir
 from executorch.exir import (
     EdgeCompileConfig,
@@ -36,6 +37,7 @@ from .plain_programs import lift_plain_programs
 from .plugins import plugin_manager
 from .record import build_context
 from .state import RESET_STATE, SharedState, initial_values_program
+from .structure import with_serializable_types
 
 Partitioners = Sequence[Partitioner] | Mapping[str, Sequence[Partitioner]]
 
@@ -205,7 +207,10 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
         initial_values = {f: buffer.initial_value for f, buffer in self._state.items()}
         edge = copy.copy(self)
         edge._edge_programs = {
-            name: restore(one, initial_values) for name, one in lifted.items()
+            name: restore(
+                replace(one, call=with_serializable_types(one.call)), initial_values
+            )
+            for name, one in lifted.items()
         }
         edge._named_data_store = _copy_named_data(self._named_data_store)
         passes = {
@@ -218,7 +223,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
         }
         planner = plugin_manager().first_result(
             "etshared_make_memory_planner",
-            MemoryPlanner,  # type: ignore[type-abstract]
+            MemoryPlanner,
             passes=passes,
             state=self._state,
         ) or SharedMemoryPlanner(passes, self._state)
@@ -243,7 +248,8 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
         config = replace(
             config, memory_planning_pass=planning, do_quant_fusion_and_const_prop=False
         )
-        with warnings.catch_warnings():
+        # Without gradients: values of trainable parameters are copied into state.
+        with torch.no_grad(), warnings.catch_warnings():
             # The emitter advises to write initial values at every load.
             warnings.filterwarnings("ignore", "Mutation on a buffer in the model")
             return EdgeProgramManager.to_executorch(edge, config)

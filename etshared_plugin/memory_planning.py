@@ -67,10 +67,11 @@ class SharedMemoryPlanner:
         graph_signature: ExportGraphSignature,
     ) -> PassResult:
         inner = self._passes[method_name]
-        if hasattr(inner, "run"):
-            result = inner.run(graph_module, graph_signature)
-        else:
-            result = inner(graph_module)
+        result: PassResult = (
+            inner.run(graph_module, graph_signature)
+            if hasattr(inner, "run")
+            else inner(graph_module)
+        )
         self._planned.append((result.graph_module, graph_signature))
         return result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from executorch.exir.dialects._ops import ops as exir_ops
@@ -52,7 +52,7 @@ _STATE_INPUT_ORDER = 5
 _Spec = TypeVar("_Spec", InputSpec, OutputSpec)
 
 Inputs = list[tuple[fx.Node, InputSpec]]
-Outputs = list[tuple[object, OutputSpec]]
+Outputs = list[tuple[Any, OutputSpec]]
 
 
 def inputs_of(program: ExportedProgram) -> Inputs:
@@ -77,9 +77,12 @@ def buffer_fqns(program: ExportedProgram) -> list[str]:
 
 
 def buffer_tensor(program: ExportedProgram, fqn: str) -> torch.Tensor:
-    """Return the value of a buffer, wherever the program keeps it."""
-    value = program.state_dict.get(fqn)
-    return program.constants[fqn] if value is None else value
+    """Return the value of a buffer or constant, wherever the program keeps it."""
+    value: torch.Tensor | None = program.state_dict.get(fqn)
+    if value is None:
+        value = program.constants[fqn]
+    assert value is not None
+    return value
 
 
 def copy_graph(program: ExportedProgram) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
@@ -119,9 +122,10 @@ def assemble(
 ) -> ExportedProgram:
     """Make a program of ``graph`` with exactly these inputs and outputs.
 
-    Specs take the names that their nodes have. Everything else is taken from ``program``, whose modules and tensors the
-    result shares. Without ``call`` the result has no calling convention of its
-    own: it takes and returns flat tuples.
+    Specs take the names that their nodes have. Everything else is taken from
+    ``program``, whose modules and tensors the result shares. Without ``call``
+    the result has no calling convention of its own: it takes and returns flat
+    tuples.
     """
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     wanted = [node for node, _ in inputs]

@@ -6,21 +6,16 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 import torch
-from executorch.exir._serialize._named_data_store import (
-    NamedDataStore,
-    NamedDataStoreOutput,
-)
+from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.tensor import ALIGNMENT, scalar_type_enum
 from torch import fx
-from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind
+from torch.export.graph_signature import ExportGraphSignature
 
 from . import __version__
 from .context import (
@@ -35,30 +30,17 @@ from .context import (
     Producer,
     ScalarType,
     SharedContext,
-    Weight,
 )
 from .errors import MemoryPlanningError
-from .hookspecs import DelegateConstant, DelegateDescription
+from .hookspecs import DelegateDescription
 from .lifted_state import LiftedProgram
 from .memory_planning import state_specs
 from .plugins import plugin_manager
 from .state import SharedState
 from .structure import arguments_of, structure_of
+from .weights import WeightTable
 
 Planned = Mapping[str, tuple[fx.GraphModule, ExportGraphSignature]]
-
-
-@dataclass(slots=True)
-class _WeightUses:
-    """One distinct constant while its uses are collected."""
-
-    digest: bytes
-    nbytes: int
-    constant: DelegateConstant
-    keys: set[str] = field(default_factory=set)
-    fqns: set[str] = field(default_factory=set)
-    delegates: set[int] = field(default_factory=set)
-    entry_points: set[int] = field(default_factory=set)
 
 
 def build_context(
@@ -83,19 +65,18 @@ def build_context(
     names = sorted(planned)
     buffers = _buffers(planned, state)
     index_of = {buffer.fqn: i for i, buffer in enumerate(buffers)}
-    weights: dict[tuple[object, ...], _WeightUses] = {}
+    weights = WeightTable(named_data)
     delegates: list[Delegate] = []
     entry_points: list[EntryPointRecord] = []
-    stored = named_data.get_named_data_store_output()
     for position, name in enumerate(names):
         graph_module, _ = planned[name]
         first = len(delegates)
         for index, module in enumerate(lowered_modules(graph_module)):
-            delegates.append(_delegate(module, name, position, index))
-            _collect_delegate(module, name, len(delegates) - 1, stored, weights)
-        _collect_kernels(lifted[name].program, planned[name], position, weights)
+            description = _describe(module, name)
+            weights.add_delegate(module, description, len(delegates))
+            delegates.append(_delegate(module, description, position, index))
+        weights.add_kernels(lifted[name].program, planned[name], position)
         call = lifted[name].call
-        sizes = graph_module.meta["non_const_buffer_sizes"]
         entry_points.append(
             EntryPointRecord(
                 name,
@@ -103,22 +84,22 @@ def build_context(
                 structure_of(name, call.out_spec),
                 _uses(lifted[name], index_of),
                 tuple(range(first, len(delegates))),
-                sizes[1],
+                graph_module.meta["non_const_buffer_sizes"][1],
                 generated=name == generated,
             )
         )
-    ordered = [weights[key] for key in sorted(weights, key=repr)]
+    found = weights.weights()
     return SharedContext(
         producer=Producer(__version__, version("executorch"), torch.__version__),
         entry_points=tuple(entry_points),
         buffers=tuple(buffers),
         arenas=_arenas(planned, buffers),
-        weights=tuple(_weight(uses) for uses in ordered),
+        weights=found,
         delegates=tuple(
             dataclasses.replace(
                 delegate,
                 weights=tuple(
-                    i for i, uses in enumerate(ordered) if position in uses.delegates
+                    i for i, w in enumerate(found) if position in w.delegates
                 ),
             )
             for position, delegate in enumerate(delegates)
@@ -211,7 +192,7 @@ def lowered_modules(graph_module: fx.GraphModule) -> Iterator[LoweredBackendModu
 
 
 def _describe(module: LoweredBackendModule, name: str) -> DelegateDescription:
-    described = plugin_manager().first_result(
+    described: DelegateDescription | None = plugin_manager().first_result(
         "etshared_describe_delegate",
         DelegateDescription,
         lowered_module=module,
@@ -228,7 +209,10 @@ def _describe(module: LoweredBackendModule, name: str) -> DelegateDescription:
 
 
 def _delegate(
-    module: LoweredBackendModule, name: str, entry_point: int, index: int
+    module: LoweredBackendModule,
+    description: DelegateDescription,
+    entry_point: int,
+    index: int,
 ) -> Delegate:
     payload = module.processed_bytes
     return Delegate(
@@ -237,108 +221,5 @@ def _delegate(
         index,
         hashlib.sha256(payload).digest(),
         len(payload),
-        tuple(sorted(_describe(module, name).operators.items())),
-    )
-
-
-def _collect_delegate(
-    module: LoweredBackendModule,
-    name: str,
-    delegate: int,
-    stored: NamedDataStoreOutput,
-    weights: dict[tuple[object, ...], _WeightUses],
-) -> None:
-    own = module.named_data_store_output
-    if own is None:
-        return
-    described = {c.key: c for c in _describe(module, name).constants}
-    for key in own.pte_data:
-        data = stored.buffers[stored.pte_data[key].buffer_index]
-        constant = described.get(key) or DelegateConstant(
-            key, ScalarType.BYTE, (len(data),)
-        )
-        digest = hashlib.sha256(data).digest()
-        uses = _weight_uses(weights, digest, len(data), constant)
-        uses.keys.add(key)
-        uses.fqns.update(constant.fqns)
-        uses.delegates.add(delegate)
-
-
-def _collect_kernels(
-    program: ExportedProgram,
-    planned: tuple[fx.GraphModule, ExportGraphSignature],
-    entry_point: int,
-    weights: dict[tuple[object, ...], _WeightUses],
-) -> None:
-    """Collect the constants that the program's own kernels use."""
-    graph_module, signature = planned
-    nodes = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
-    for node, spec in zip(nodes, signature.input_specs, strict=True):
-        if spec.kind is InputKind.USER_INPUT or node.meta["spec"].mem_id is not None:
-            continue
-        if node.meta.get("constant_tag") is not None:
-            continue  # stored outside of the program
-        fqn = str(spec.target)
-        value = program.state_dict.get(fqn)
-        tensor = (program.constants[fqn] if value is None else value).detach()
-        data = _stored_bytes(tensor)
-        constant = DelegateConstant(
-            "", ScalarType(int(scalar_type_enum(tensor.dtype))), tuple(tensor.shape)
-        )
-        uses = _weight_uses(weights, hashlib.sha256(data).digest(), len(data), constant)
-        uses.fqns.add(fqn)
-        uses.entry_points.add(entry_point)
-
-
-def _stored_bytes(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes as the emitter stores them: dense, in the tensor's layout."""
-    if not (
-        tensor.is_contiguous()
-        or (
-            tensor.dim() == 4
-            and tensor.is_contiguous(memory_format=torch.channels_last)
-        )
-    ):
-        tensor = tensor.contiguous()
-    order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
-    dense = tensor.permute(order).contiguous().flatten()
-    return memoryview(dense.view(torch.uint8).numpy())
-
-
-def _weight_uses(
-    weights: dict[tuple[object, ...], _WeightUses],
-    digest: bytes,
-    nbytes: int,
-    constant: DelegateConstant,
-) -> _WeightUses:
-    meaning = constant.scalar_type, constant.sizes, constant.quantization
-    where = "named data" if constant.key else "constant segment"
-    return weights.setdefault(
-        (digest.hex(), where, meaning), _WeightUses(digest, nbytes, constant)
-    )
-
-
-def _weight(uses: _WeightUses) -> Weight:
-    constant = uses.constant
-    identity = hashlib.sha256(
-        repr(
-            (
-                uses.digest.hex(),
-                int(constant.scalar_type),
-                constant.sizes,
-                constant.quantization,
-            )
-        ).encode()
-    ).hexdigest()
-    return Weight(
-        identity,
-        uses.digest,
-        uses.nbytes,
-        constant.scalar_type,
-        constant.sizes,
-        tuple(sorted(uses.keys)),
-        tuple(sorted(uses.fqns)),
-        constant.quantization,
-        tuple(sorted(uses.delegates)),
-        tuple(sorted(uses.entry_points)),
+        tuple(sorted(description.operators.items())),
     )

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from .errors import StateError
-from .lifted_state import CallingConvention, LiftedProgram, functionalize
+from .lifted_state import LiftedProgram, functionalize
 from .program_surgery import flat_call
+from .signatures import CallingConvention
 
 #: Name of the generated entry point unless the caller chooses another.
 RESET_STATE = "reset_state"

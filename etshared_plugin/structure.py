@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from .context import Argument, Structure, StructureKind
 from .errors import EntryPointError
-from .lifted_state import CallingConvention
+from .signatures import CallingConvention
 
 _DICTS = (dict, OrderedDict, defaultdict)
 
@@ -54,17 +54,18 @@ def structure_of(method_name: str, spec: pytree.TreeSpec) -> Structure:
                     method_name=method_name,
                 )
         return Structure(StructureKind.DICT, children, tuple(keys))
+    # torch keeps the class of a namedtuple in the context.
+    kind: Any = spec.context if isinstance(spec.context, type) else spec.type
     return Structure(
         StructureKind.CUSTOM,
         children,
-        _field_names(spec),
-        f"{spec.type.__module__}:{spec.type.__qualname__}",
+        _field_names(spec, kind),
+        f"{kind.__module__}:{kind.__qualname__}",
     )
 
 
-def _field_names(spec: pytree.TreeSpec) -> tuple[str, ...]:
+def _field_names(spec: pytree.TreeSpec, kind: Any) -> tuple[str, ...]:  # noqa: ANN401
     """Name the children of a registered class, by number where it has no names."""
-    kind: Any = spec.context if spec.type is pytree.namedtuple else spec.type
     names = getattr(kind, "_fields", None)
     if names is None and dataclasses.is_dataclass(kind):
         names = [f.name for f in dataclasses.fields(kind)]
@@ -74,3 +75,23 @@ def _field_names(spec: pytree.TreeSpec) -> tuple[str, ...]:
     if names is None or len(names) != count:
         return tuple(map(str, range(count)))
     return tuple(map(str, names))
+
+
+def with_serializable_types(call: CallingConvention) -> CallingConvention:
+    """Flatten values of classes that ExecuTorch cannot write into a program.
+
+    Only the record then tells how they are nested.
+    """
+    return dataclasses.replace(
+        call,
+        in_spec=_serializable(call.in_spec, ((0,) * call.in_spec.num_leaves, {})),
+        out_spec=_serializable(call.out_spec, (0,) * call.out_spec.num_leaves),
+    )
+
+
+def _serializable(spec: pytree.TreeSpec, flat: object) -> pytree.TreeSpec:
+    try:
+        pytree.treespec_dumps(spec)
+    except NotImplementedError:
+        return pytree.tree_structure(flat)
+    return spec

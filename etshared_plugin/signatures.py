@@ -1,0 +1,169 @@
+"""Python signatures of entry points: arguments, their names, dynamic shapes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallSignature
+from torch.utils import _pytree as pytree
+
+from .errors import EntryPointError
+
+
+@dataclass(frozen=True, slots=True)
+class CallingConvention:
+    """How the user's arguments and results are nested, and their names."""
+
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    argument_names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, program: ExportedProgram) -> CallingConvention:
+        signature = program.module_call_graph[0].signature
+        assert signature is not None
+        return cls(
+            signature.in_spec,
+            signature.out_spec,
+            tuple(signature.forward_arg_names or ()),
+        )
+
+    def signature(self) -> ModuleCallSignature:
+        return ModuleCallSignature(
+            inputs=[],
+            outputs=[],
+            in_spec=self.in_spec,
+            out_spec=self.out_spec,
+            forward_arg_names=list(self.argument_names) or None,
+        )
+
+
+def bind(
+    root: nn.Module,
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[Callable[..., Any], inspect.BoundArguments]:
+    """Bind example inputs to the Python signature of an entry point.
+
+    Returns:
+        What to call, and the arguments as it gets them. A function of no module
+        that takes one more positional argument gets ``root`` as its first.
+
+    Raises:
+        EntryPointError: the method is no part of ``root``, or the inputs do not
+            fit the signature.
+    """
+    method = function
+    while isinstance(method, functools.partial):
+        method = method.func
+    owner = getattr(method, "__self__", None)
+    if isinstance(method, nn.Module):
+        owner = method
+    if isinstance(owner, nn.Module) and all(m is not owner for m in root.modules()):
+        raise EntryPointError(
+            f"entry point '{name}' belongs to a {type(owner).__name__} that is not"
+            f" part of the root {type(root).__name__}; pass a root that holds it",
+            method_name=name,
+        )
+    if not callable(function):
+        raise EntryPointError(
+            f"entry point '{name}' is a {type(function).__name__}, expected a method",
+            method_name=name,
+        )
+    signature = inspect.signature(
+        function.forward if isinstance(function, nn.Module) else function
+    )
+    try:
+        return function, signature.bind(*args, **kwargs)
+    except TypeError as error:
+        if owner is None:
+            with_root = functools.partial(function, root)
+            try:
+                return with_root, inspect.signature(with_root).bind(*args, **kwargs)
+            except TypeError:
+                pass
+        raise EntryPointError(
+            f"example inputs of entry point '{name}' do not fit its signature"
+            f" {signature}: {error}",
+            method_name=name,
+        ) from error
+
+
+def argument_names(bound: inspect.BoundArguments) -> list[str]:
+    """Name each value of ``bound.args`` and then of ``bound.kwargs``."""
+    names: list[str] = []
+    for name, value in bound.arguments.items():
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{name}[{i}]" for i in range(len(value))]
+        elif len(names) < len(bound.args):
+            names.append(name)
+    return [*names, *bound.kwargs]
+
+
+def dynamic_shapes(
+    name: str,
+    shapes: Any,  # noqa: ANN401
+    bound: inspect.BoundArguments,
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Bring a caller's dynamic shapes into the form (args, kwargs)."""
+    if shapes is None:
+        return None
+    if hasattr(shapes, "dynamic_shapes"):  # ShapesCollection, AdditionalInputs
+        shapes = shapes.dynamic_shapes(_Callable(bound), bound.args, bound.kwargs)
+    if isinstance(shapes, tuple | list):
+        shapes = dict(zip(bound.arguments, shapes, strict=False))
+    unknown = [
+        key
+        for key in shapes
+        if key not in bound.signature.parameters and key not in bound.kwargs
+    ]
+    if unknown:
+        raise EntryPointError(
+            f"dynamic shapes of entry point '{name}' name '{unknown[0]}', which is no"
+            f" argument; its arguments are {', '.join(bound.arguments)}",
+            method_name=name,
+        )
+    args: list[Any] = []
+    for argument, value in bound.arguments.items():
+        shape = shapes.get(argument)
+        if bound.signature.parameters[argument].kind is (
+            inspect.Parameter.VAR_POSITIONAL
+        ):
+            args += list(shape) if shape is not None else [None] * len(value)
+        else:
+            args.append(shape)
+    nested: dict[str, Any] = {}
+    for argument, shape in shapes.items():
+        parameter = bound.signature.parameters.get(argument)
+        if parameter is not None and parameter.kind is parameter.VAR_KEYWORD:
+            nested.update(shape or {})
+    kwargs = {key: {**shapes, **nested}.get(key) for key in bound.kwargs}
+    return tuple(args[: len(bound.args)]), kwargs
+
+
+class _Callable(nn.Module):
+    """Has the signature that torch resolves a ShapesCollection against."""
+
+    def __init__(self, bound: inspect.BoundArguments) -> None:
+        super().__init__()
+        self.forward = lambda *args, **kwargs: None
+        self.forward.__signature__ = bound.signature  # type: ignore[attr-defined]
+
+
+def leaf_names(call: CallingConvention) -> list[str]:
+    """Name each flat input after the argument that it belongs to."""
+    args, kwargs = call.in_spec.children()
+    arguments = [*args.children(), *kwargs.children()]
+    return [
+        argument if spec.num_leaves == 1 else f"{argument}_{i}"
+        for argument, spec in zip(call.argument_names, arguments, strict=True)
+        for i in range(spec.num_leaves)
+    ]
