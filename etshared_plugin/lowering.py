@@ -123,8 +123,6 @@ def _wrap(
         method_name=method_name,
         state=state,
     )
-    if isinstance(wrapped, SharedStatePartitioner):
-        return wrapped
     return SharedStatePartitioner(
         partitioner if wrapped is None else wrapped, state, method_name=method_name
     )

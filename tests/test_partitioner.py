@@ -156,6 +156,16 @@ def test_taking_state_is_an_error_in_this_flow() -> None:
     assert (raised.value.method_name, raised.value.fqn) == ("set", "W")
 
 
+def test_a_wrapper_without_state_is_checked_too() -> None:
+    learner = Learner()
+    exported = etshared.export(
+        learner, {"set": etshared.EntryPoint(learner.set, (torch.ones(4, 4),))}
+    )
+    careless = etshared.SharedStatePartitioner(_TagsEveryPlaceholder())
+    with pytest.raises(PartitionError, match="shared buffer 'W'"):
+        etshared.to_edge_transform_and_lower(exported, partitioner=[careless])
+
+
 def test_the_xnnpack_partitioner_is_named_by_the_package() -> None:
     assert etshared.SharedXnnpackPartitioner is SharedXnnpackPartitioner
     inner = SharedXnnpackPartitioner(per_op_mode=True).inner

@@ -76,6 +76,40 @@ def test_a_broken_plugin_is_reported_and_the_rest_works(
     assert manager.all_results("etshared_native_libraries", str) == ["dist_good"]
 
 
+def test_programs_are_lowered_beside_broken_plugins(packages: PluginPackages) -> None:
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackPartitioner,
+    )
+
+    import etshared_plugin as etshared
+    from etshared_plugin.pte import PteFile
+
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.count.add_(x) * x
+
+    for number, (source, _) in enumerate(_BROKEN.values()):
+        packages.install(f"broken{number}", source)
+    counter = Counter()
+    exported = etshared.export(
+        counter, {"forward": etshared.EntryPoint(counter.forward, (torch.ones(3),))}
+    )
+    with pytest.warns(RuntimeWarning) as warned:
+        edge = etshared.to_edge_transform_and_lower(
+            exported, partitioner=[XnnpackPartitioner()]
+        )
+        context = PteFile(edge.to_executorch().buffer).shared_context()
+    messages = [str(one.message) for one in warned if one.category is RuntimeWarning]
+    assert len([m for m in messages if "plugin 'broken" in m]) == len(_BROKEN)
+    assert context is not None
+    assert context.delegates[0].operators == (("Add", 1), ("Multiply", 1))
+
+
 def test_a_missing_module_is_reported(
     packages: PluginPackages,
 ) -> None:
