@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         with warnings.catch_warnings():
+            warnings.simplefilter("always", RuntimeWarning)  # of broken plugins
             warnings.showwarning = _show_warning
             exit_code = int(arguments.run(arguments))
         sys.stdout.flush()

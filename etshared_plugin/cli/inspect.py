@@ -10,7 +10,15 @@ from pathlib import Path
 from rich.console import Console
 
 from ..inspection import ProgramReport, ValueReport, inspect_program
-from .printing import human_nbytes, print_json, print_table, printable, stdout_console
+from .printing import (
+    human_nbytes,
+    number,
+    print_json,
+    print_table,
+    printable,
+    stdout_console,
+    whole,
+)
 from .values import tensor_text
 
 #: Rows of a table of weights; ``--json`` has them all.
@@ -66,7 +74,7 @@ def _print_entry_points(console: Console, report: ProgramReport) -> None:
     print_table(
         console,
         "Entry points",
-        ("name", "inputs", "outputs", ">delegates", ">activations"),
+        ("name", "inputs", "outputs", number("delegates"), number("activations")),
         (
             (
                 f"{entry.name} (generated)" if entry.generated else entry.name,
@@ -98,16 +106,19 @@ def _print_kernels(console: Console, report: ProgramReport) -> None:
 
 def _print_state(console: Console, report: ProgramReport) -> None:
     generated = {entry.name for entry in report.entry_points if entry.generated}
+    title = f"Shared state: {human_nbytes(sum(s.nbytes for s in report.state))}"
+    given = [state.fqn for state in report.state if state.initial_value == "given"]
+    if given:
+        title += f"; initial values are zero but for {', '.join(given)}"
     print_table(
         console,
-        f"Shared state: {human_nbytes(sum(state.nbytes for state in report.state))}",
+        title,
         (
             "buffer",
-            "tensor",
-            "initial",
-            ">mem_id",
-            ">offset",
-            ">size",
+            whole("tensor"),
+            number("mem_id"),
+            number("offset"),
+            number("size"),
             "readers",
             "writers",
         ),
@@ -115,7 +126,6 @@ def _print_state(console: Console, report: ProgramReport) -> None:
             (
                 ", ".join((state.fqn, *state.aliases)),
                 tensor_text(state.dtype, state.sizes),
-                state.initial_value or "",
                 str(state.mem_id),
                 str(state.offset),
                 human_nbytes(state.nbytes),
@@ -136,7 +146,7 @@ def _print_weights(console: Console, report: ProgramReport) -> None:
     print_table(
         console,
         title,
-        ("weight", "tensor", ">size", "entry points"),
+        ("weight", whole("tensor"), number("size"), "entry points"),
         (
             (
                 ", ".join(weight.fqns) or _shortened(weight.keys),
@@ -153,7 +163,14 @@ def _print_delegates(console: Console, report: ProgramReport) -> None:
     print_table(
         console,
         "Delegates",
-        ("entry point", ">index", "backend", ">payload", "operators", ">weights"),
+        (
+            "entry point",
+            number("index"),
+            "backend",
+            number("payload"),
+            "operators",
+            number("weights"),
+        ),
         (
             (
                 delegate.entry_point,
@@ -173,7 +190,7 @@ def _print_arenas(console: Console, report: ProgramReport) -> None:
     print_table(
         console,
         "Memory: the largest plan of each arena",
-        (">mem_id", "holds", ">size", "planned"),
+        (number("mem_id"), "holds", number("size"), "planned"),
         (
             (
                 str(arena.mem_id),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 #: Version of what ``--json`` prints; it changes when a field changes its meaning.
 JSON_VERSION = 1
@@ -51,20 +51,34 @@ def human_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
+def whole(header: str) -> Column:
+    """Return a column whose values are not broken into lines."""
+    return Column(header, no_wrap=True)
+
+
+def number(header: str) -> Column:
+    """Return a column of numbers with their units."""
+    return Column(header, no_wrap=True, justify="right")
+
+
 def print_table(
     console: Console,
     title: str,
-    columns: Sequence[str],
+    columns: Iterable[Column | str],
     rows: Iterable[Sequence[str]],
 ) -> None:
-    """Print a table; a column whose name starts with ``>`` is aligned right."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
-        name = column.removeprefix(">")
-        if name == column:
-            table.add_column(name, min_width=len(name), overflow="fold")
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
+    """Print a table; strings are headers of columns that may be broken into lines."""
+    table = Table(
+        *(
+            Column(column, min_width=len(column), overflow="fold")
+            if isinstance(column, str)
+            else column
+            for column in columns
+        ),
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
     for row in rows:
         table.add_row(*map(printable, row))
     console.print()

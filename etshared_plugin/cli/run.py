@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..runtime import Session, load
-from .printing import human_seconds, print_json, print_table, printable, stdout_console
+from .printing import (
+    human_seconds,
+    print_json,
+    print_table,
+    printable,
+    stdout_console,
+    whole,
+)
 from .values import as_json, leaves, type_text, values_text
 
 Array = npt.NDArray[np.generic]
@@ -169,7 +176,7 @@ def _print_tables(
         print_table(
             console,
             f"Results of '{entry}'",
-            ("result", "type", "values"),
+            ("result", whole("type"), "values"),
             (
                 (
                     path or "result",
@@ -185,7 +192,7 @@ def _print_tables(
         print_table(
             console,
             "State",
-            ("buffer", "type", "before", "after"),
+            ("buffer", whole("type"), "before", "after"),
             (
                 (
                     change.fqn,
