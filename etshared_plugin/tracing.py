@@ -265,5 +265,7 @@ def _rewind_attributes(
     for name, snapshot in before.items():
         if name not in current or not _unchanged(current[name], snapshot):
             changed.append(name)
-            current[name] = _rewind(snapshot)
+        elif current[name] is snapshot[0]:
+            continue
+        current[name] = _rewind(snapshot)
     return changed[0] if changed else None

@@ -73,9 +73,11 @@ class WeightTable:
         graph_module, signature = planned
         nodes = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         for node, spec in zip(nodes, signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:  # which may be a number
+                continue
             is_planned = node.meta["spec"].mem_id is not None
             is_external = node.meta.get("constant_tag") is not None
-            if spec.kind is InputKind.USER_INPUT or is_planned or is_external:
+            if is_planned or is_external:
                 continue
             tensor = buffer_tensor(program, str(spec.target)).detach()
             scalar_type = ScalarType(int(scalar_type_enum(tensor.dtype)))
