@@ -98,11 +98,12 @@ def assert_equals_eager(
     *,
     state: Sequence[str] | None = None,
     config: ExecutorchBackendConfig | None = None,
+    types: Sequence[type] = (),
 ) -> SharedProgram:
     """Lower a model, and compare each call in both runtimes with the eager module."""
     outcomes = eager_outcomes(model, entry_points, calls)
     data = lower(model, entry_points, partitioner, state=state, config=config)
-    return assert_program_equals(data, outcomes)
+    return assert_program_equals(data, outcomes, types=types)
 
 
 def assert_program_equals(
@@ -110,6 +111,7 @@ def assert_program_equals(
     outcomes: Sequence[Outcome],
     *,
     reset_entry_point: str | None = "reset_state",
+    types: Sequence[type] = (),
 ) -> SharedProgram:
     """Compare each call of a program in both runtimes with what eager did.
 
@@ -117,7 +119,7 @@ def assert_program_equals(
     points when it first calls them, the other all before, the last one first;
     when both have ended, a third starts anew.
     """
-    program = etshared.load(data, tensors="torch")
+    program = etshared.load(data, tensors="torch", types=types)
     sessions = program.session(), program.session()
     sessions[1].load(*reversed(program.entry_points))
     kept = []
