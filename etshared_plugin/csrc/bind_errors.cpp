@@ -36,7 +36,7 @@ void raise(const FailureError& error) {
     }
   } else {
     if (!failure.method_name.empty()) {
-      options["method_name"] = failure.method_name;
+      options["method_name"] = to_text(failure.method_name);
     }
     if (failure.kind == FailureKind::kExecutorch) {
       options["code"] = static_cast<int>(failure.code);
@@ -49,7 +49,7 @@ void raise(const FailureError& error) {
       error.path.empty() || failure.kind == FailureKind::kExecutorch;
   const std::string message =
       has_path ? failure.message : concat(quoted(error.path), ": ", failure.message);
-  const nb::object instance = type(message, **options);
+  const nb::object instance = type(to_text(message), **options);
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 

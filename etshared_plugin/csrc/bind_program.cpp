@@ -48,7 +48,8 @@ void bind_program(nb::module_& module) {
       module, "Value", "One flat input or output of a method.")
       .def_prop_ro(
           "kind", [](const ValueInfo& self) { return kind_name(self.tag); })
-      .def_ro("label", &ValueInfo::label)
+      .def_prop_ro(
+          "label", [](const ValueInfo& self) { return to_text(self.label); })
       .def_prop_ro(
           "dtype",
           [](const ValueInfo& self) {
@@ -78,9 +79,9 @@ void bind_program(nb::module_& module) {
       .def_prop_ro(
           "method_names",
           [](const PyProgram& self) {
-            std::vector<std::string> names;
+            std::vector<nb::str> names;
             for (const MethodPlan& method : self.program->methods()) {
-              names.push_back(method.name);
+              names.push_back(to_text(method.name));
             }
             return names;
           })

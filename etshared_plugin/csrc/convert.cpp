@@ -60,6 +60,15 @@ std::string python_type(nb::handle object) {
 
 } // namespace
 
+nb::str to_text(std::string_view text) {
+  PyObject* decoded = PyUnicode_DecodeUTF8(
+      text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+  if (decoded == nullptr) {
+    throw nb::python_error();
+  }
+  return nb::steal<nb::str>(decoded);
+}
+
 TensorView to_view(
     nb::handle object,
     const std::string& label,
@@ -181,7 +190,7 @@ nb::object to_python(OutputValue value, bool as_torch) {
       return nb::float_(one);
     }
     nb::object operator()(const std::string& one) const {
-      return nb::str(one.c_str(), one.size());
+      return to_text(one);
     }
     nb::object operator()(OwnedTensor& one) const {
       auto* memory = new AlignedMemory(std::move(one.memory));

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nanobind/nanobind.h>
@@ -35,6 +36,9 @@ T value_or_throw(Outcome<T> outcome, const std::string& path = {}) {
   }
   return std::move(outcome.value());
 }
+
+/// Text from a file, which may be no UTF-8.
+nb::str to_text(std::string_view text);
 
 /// Keeps the caller's tensors alive while views of them are in use.
 using KeptArrays = std::vector<nb::ndarray<nb::ro>>;

@@ -1,15 +1,16 @@
 #include "input_checks.h"
 
+#include <charconv>
 #include <cmath>
 
 namespace etshared::runtime {
 namespace {
 
+/// As short as reads back the same.
 std::string describe(double value) {
-  std::ostringstream out;
-  out.precision(17);
-  out << value;
-  return std::move(out).str();
+  char text[32];
+  const auto result = std::to_chars(text, text + sizeof(text), value);
+  return std::string(text, result.ptr);
 }
 
 /// What the caller gave, for messages.

@@ -13,6 +13,19 @@ namespace fb = ::executorch_flatbuffer;
 
 constexpr std::string_view kView = "executorch_prim::et_view.default";
 
+/// Kernels that put a new number into their last argument, whatever it was.
+bool computes_number(std::string_view name) {
+  return name == "aten::sym_size.int" || name == "aten::sym_numel" ||
+      name == "aten::_local_scalar_dense" ||
+      (name.starts_with("executorch_prim::") && name != kView &&
+       name != "executorch_prim::et_copy_index.tensor");
+}
+
+bool is_number(fb::KernelTypes kind) {
+  return kind == fb::KernelTypes::Int || kind == fb::KernelTypes::Double ||
+      kind == fb::KernelTypes::Bool;
+}
+
 const std::map<std::string_view, std::string_view>& signatures() {
   static const std::map<std::string_view, std::string_view> table = {
 #include "generated/kernel_signatures.inc"
@@ -27,7 +40,6 @@ class InstructionChecker {
       : plan_(plan), method_(method) {}
 
   Status check() {
-    ETSHARED_RETURN_IF_FAILED(check_lists());
     if (plan_.chains() == nullptr || plan_.chains()->size() == 0) {
       return damaged("has no instructions");
     }
@@ -36,10 +48,18 @@ class InstructionChecker {
         return damaged("has a chain without instructions");
       }
       for (const fb::Instruction* instruction : *chain->instructions()) {
-        if (instruction->instr_args() == nullptr) {
-          return damaged("has an instruction without content");
+        ETSHARED_RETURN_IF_FAILED(check_shape(*instruction));
+      }
+    }
+    ETSHARED_RETURN_IF_FAILED(check_lists());
+    for (const fb::Chain* chain : *plan_.chains()) {
+      for (const fb::Instruction* instruction : *chain->instructions()) {
+        if (const auto* call = instruction->instr_args_as_KernelCall()) {
+          ETSHARED_RETURN_IF_FAILED(check_kernel_call(*call));
+        } else if (
+            const auto* call = instruction->instr_args_as_DelegateCall()) {
+          ETSHARED_RETURN_IF_FAILED(check_delegate_call(*call));
         }
-        ETSHARED_RETURN_IF_FAILED(check_instruction(*instruction));
       }
     }
     note_unplanned_values();
@@ -57,6 +77,13 @@ class InstructionChecker {
 
   bool exists(int64_t index) const {
     return index >= 0 && index < static_cast<int64_t>(plan_.values()->size());
+  }
+
+  bool exist(const flatbuffers::Vector<int32_t>* indices) const {
+    return indices != nullptr &&
+        std::all_of(indices->begin(), indices->end(), [&](int32_t index) {
+             return exists(index);
+           });
   }
 
   fb::KernelTypes kind(int32_t index) const {
@@ -85,7 +112,7 @@ class InstructionChecker {
                 list->items()->begin(), list->items()->end(), [&](int64_t item) {
                   return exists(item) &&
                       (kind(item) == fb::KernelTypes::Int ||
-                       kind(item) == fb::KernelTypes::Null);
+                       (is_number(kind(item)) && is_computed_.contains(item)));
                 });
       } else if (const auto* list = value.val_as_TensorList()) {
         is_sound = has_earlier_tensors(list->items(), i, /*optional=*/false);
@@ -105,20 +132,37 @@ class InstructionChecker {
     return success();
   }
 
-  Status check_instruction(const fb::Instruction& instruction) {
-    if (const auto* call = instruction.instr_args_as_KernelCall()) {
-      return check_kernel_call(*call);
-    }
-    if (const auto* call = instruction.instr_args_as_DelegateCall()) {
-      return check_delegate_call(*call);
-    }
+  /// Indices are in range, and values keep their kind when they are replaced.
+  Status check_shape(const fb::Instruction& instruction) {
     bool is_sound = false;
-    if (const auto* jump = instruction.instr_args_as_JumpFalseCall()) {
+    if (instruction.instr_args() == nullptr) {
+      return damaged("has an instruction without content");
+    }
+    if (const auto* call = instruction.instr_args_as_KernelCall()) {
+      is_sound = call->op_index() >= 0 &&
+          static_cast<size_t>(call->op_index()) < method_.operators.size() &&
+          exist(call->args());
+      if (is_sound && call->args()->size() > 0 &&
+          computes_number(method_.operators[call->op_index()])) {
+        const int32_t result = call->args()->Get(call->args()->size() - 1);
+        is_sound = is_number(kind(result));
+        is_computed_.insert(result);
+      }
+    } else if (const auto* call = instruction.instr_args_as_DelegateCall()) {
+      is_sound = call->delegate_index() >= 0 &&
+          static_cast<size_t>(call->delegate_index()) <
+              method_.delegates.size() &&
+          exist(call->args());
+    } else if (const auto* jump = instruction.instr_args_as_JumpFalseCall()) {
       is_sound = exists(jump->cond_value_index()) &&
           jump->destination_instruction() >= 0;
     } else if (const auto* move = instruction.instr_args_as_MoveCall()) {
-      is_sound = exists(move->move_from()) && exists(move->move_to());
+      is_sound = exists(move->move_from()) && exists(move->move_to()) &&
+          (kind(move->move_from()) == kind(move->move_to()) ||
+           (is_number(kind(move->move_from())) &&
+            is_number(kind(move->move_to()))));
       is_moved_to_.insert(move->move_to());
+      is_computed_.insert(move->move_to());
     } else if (const auto* free = instruction.instr_args_as_FreeCall()) {
       is_sound = exists(free->value_index());
     }
@@ -126,15 +170,7 @@ class InstructionChecker {
   }
 
   Status check_kernel_call(const fb::KernelCall& call) {
-    const int32_t op = call.op_index();
-    if (op < 0 || static_cast<size_t>(op) >= method_.operators.size() ||
-        call.args() == nullptr ||
-        !std::all_of(call.args()->begin(), call.args()->end(), [&](int32_t i) {
-          return exists(i);
-        })) {
-      return damaged("has a malformed kernel call");
-    }
-    const std::string& name = method_.operators[op];
+    const std::string& name = method_.operators[call.op_index()];
     const auto& args = *call.args();
     if (name == kView && args.size() == 3) {
       is_given_.insert(args.Get(2));
@@ -174,16 +210,17 @@ class InstructionChecker {
   bool fits(int32_t index, char code, bool is_optional) const {
     const fb::KernelTypes found = kind(index);
     if (found == fb::KernelTypes::Null) {
-      // A number that an earlier instruction computes may start as None.
-      return is_optional || code == 'N' || code == 'I' || code == 'B' ||
-          code == 'F';
+      return is_optional;
+    }
+    if (is_number(found) && is_computed_.contains(index)) {
+      // The exporter cannot always tell which kind of number it will be.
+      return code == 'N' || code == 'I' || code == 'B' || code == 'F';
     }
     switch (code) {
       case 'T':
         return found == fb::KernelTypes::Tensor;
       case 'N':
-        return found == fb::KernelTypes::Int ||
-            found == fb::KernelTypes::Double || found == fb::KernelTypes::Bool;
+        return is_number(found);
       case 'I':
         return found == fb::KernelTypes::Int;
       case 'B':
@@ -208,17 +245,9 @@ class InstructionChecker {
   }
 
   Status check_delegate_call(const fb::DelegateCall& call) {
-    const int32_t delegate = call.delegate_index();
-    if (delegate < 0 ||
-        static_cast<size_t>(delegate) >= method_.delegates.size() ||
-        call.args() == nullptr ||
-        !std::all_of(call.args()->begin(), call.args()->end(), [&](int32_t i) {
-          return exists(i);
-        })) {
-      return damaged("has a malformed delegate call");
-    }
+    const DelegateInfo& delegate = method_.delegates[call.delegate_index()];
     for (const int32_t index : *call.args()) {
-      if (method_.delegates[delegate].backend_id == "XnnpackBackend" &&
+      if (delegate.backend_id == "XnnpackBackend" &&
           kind(index) != fb::KernelTypes::Tensor) {
         return damaged("gives XNNPACK something other than a tensor");
       }
@@ -318,6 +347,8 @@ class InstructionChecker {
   /// Views, which get the memory of what they are a view of.
   std::set<int32_t> is_given_;
   std::set<int32_t> is_moved_to_;
+  /// Values that instructions replace by other numbers.
+  std::set<int32_t> is_computed_;
 };
 
 } // namespace

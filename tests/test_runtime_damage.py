@@ -1,0 +1,180 @@
+"""Files that are no good programs end in our errors, never in a crash."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runtime_programs as programs
+from runtime_programs import Backend
+
+import etshared_plugin as etshared
+from etshared_plugin.context import Delegate, SharedContext, decode, encode
+from etshared_plugin.errors import (
+    ContextFormatError,
+    ExecutorchError,
+    ProgramFormatError,
+    RuntimeFailure,
+)
+
+
+def _context(data: bytes) -> SharedContext:
+    context = etshared.load(data).context
+    assert context is not None
+    return context
+
+
+def test_a_path_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ExecutorchError, match="'.*nowhere.pte': No such file") as error:
+        etshared.load(tmp_path / "nowhere.pte")
+    assert error.value.code == 0x22
+    with pytest.raises(ExecutorchError, match="not a regular file"):
+        etshared.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"PK", "not an ExecuTorch program"),
+        (bytes(4096), "not an ExecuTorch program: no identifier 'ET12' at byte 4"),
+    ],
+)
+def test_a_file_that_is_no_program_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "no.pte"
+    path.write_bytes(content)
+    with pytest.raises(ProgramFormatError, match=message) as error:
+        etshared.load(path)
+    assert error.value.path == path
+    with pytest.raises(ProgramFormatError, match=message):
+        etshared.load(content)
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_program_is_refused(keep: float) -> None:
+    data = programs.recurrent("xnnpack")
+    with pytest.raises(ProgramFormatError):
+        etshared.load(data[: int(len(data) * keep)])
+
+
+def test_a_damaged_payload_is_found_before_the_backend_sees_it() -> None:
+    data = programs.recurrent("xnnpack")
+    # XNNPACK's flatbuffer starts with a header of its own.
+    start = data.index(b"XH00") - 4
+    for offset in (start, start + 64, start + 300):
+        damaged = bytearray(data)
+        damaged[offset] ^= 0x10
+        session = etshared.load(bytes(damaged)).session()
+        with pytest.raises(
+            ProgramFormatError,
+            match=r"payload of delegate \d \(XnnpackBackend\) of method '\w+' differs",
+        ):
+            session.load()
+
+
+def test_a_record_that_does_not_fit_the_program_is_refused() -> None:
+    data = programs.recurrent("xnnpack")
+    context = _context(data)
+    first: Delegate = context.delegates[0]
+    assert decode(encode(context)) == context
+    with pytest.raises(ContextFormatError, match="does not fit the program: .*'nest"):
+        etshared.load(data.replace(b"nested", b"nestle", 1))
+    damaged = bytearray(data)
+    damaged[data.index(encode(context)) + 4] ^= 0xFF  # the record's identifier
+    with pytest.raises(ContextFormatError, match="damaged record"):
+        etshared.load(bytes(damaged))
+    digest = first.payload_digest
+    assert data.count(digest) == 1
+    with pytest.raises(ProgramFormatError, match="differs from its recorded digest"):
+        etshared.load(data.replace(digest, digest[::-1])).session().load()
+
+
+def test_state_without_memory_is_refused_instead_of_crashing() -> None:
+    session = etshared.load(programs.unplanned_state()).session()
+    with pytest.raises(RuntimeFailure, match="for which no memory is planned; export"):
+        session.forward(np.ones((1, 4), np.float32))
+
+
+def test_a_missing_kernel_is_named() -> None:
+    data = programs.stock_recurrent("portable")
+    assert data.count(b"aten::tanh") == 1
+    session = etshared.load(data.replace(b"aten::tanh", b"aten::tank")).session()
+    with pytest.raises(ExecutorchError, match="the kernel 'aten::tank.out', which is"):
+        session.load("forward")
+    session.load("peek")
+
+
+def test_a_missing_backend_is_named() -> None:
+    data = programs.stock_recurrent("xnnpack").replace(b"XnnpackB", b"XnnsackB")
+    session = etshared.load(data).session()
+    with pytest.raises(ExecutorchError, match="the backend 'XnnsackBackend', which is"):
+        session.load("forward")
+
+
+def test_a_call_with_an_unfit_argument_is_found_at_load() -> None:
+    # A kernel that gets a number for a tensor ends the process.
+    data = programs.stock_recurrent("portable")
+    with pytest.raises(ProgramFormatError, match="'aten::mul.out' with an unfit"):
+        etshared.load(data.replace(b"aten::add", b"aten::mul"))
+
+
+_MUTATE = """
+import os, random, sys
+import numpy as np
+import etshared_plugin as etshared
+from etshared_plugin.errors import EtsharedError
+
+original = open(sys.argv[1], "rb").read()
+seed, rounds = int(sys.argv[2]), int(sys.argv[3])
+failed = 0
+for index in range(rounds):
+    generator = random.Random(seed + index)
+    data = bytearray(original)
+    for _ in range(generator.choice((1, 1, 2, 8))):
+        data[generator.randrange(len(data))] = generator.randrange(256)
+    print(index, flush=True)
+    try:
+        session = etshared.load(bytes(data), tensors="numpy").session()
+    except EtsharedError:
+        failed += 1
+        continue
+    x = np.ones((1, 4), np.float32)
+    calls = {
+        "peek": ((x,), {}),
+        "forward": ((x,), {}),
+        "fill": ((x[:, :3],), {}),
+        "lookup": ((np.array([1]),), {}),
+        "nested": (({"a": [x, x]}, x), {"k": x[0, :2]}),
+    }
+    for name, (args, kwargs) in calls.items():
+        try:
+            session[name](*args, **kwargs)
+        except EtsharedError:
+            pass
+print(f"{failed} failed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+def test_random_damage_never_ends_the_process(backend: Backend, tmp_path: Path) -> None:
+    path = tmp_path / "recurrent.pte"
+    path.write_bytes(programs.recurrent(backend))
+    seed = random.Random(2024).randrange(10**6)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", _MUTATE, path, str(seed), "400"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=environment,
+    )
+    lines = result.stdout.splitlines()
+    assert result.returncode == 0, f"round {lines[-1:]}: {result.stderr[-2000:]}"
+    assert lines[-1].endswith("failed")

@@ -1,0 +1,92 @@
+"""Threads: one call at a time in a session, sessions beside each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import runtime_programs as programs
+from runtime_programs import Backend
+
+import etshared_plugin as etshared
+from etshared_plugin.runtime import Session
+
+_CALLS = 2000
+
+
+def _run(*actions: Callable[[], None]) -> None:
+    failures: list[BaseException] = []
+
+    def guarded(action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(one,)) for one in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+def test_two_threads_in_one_session_wait_for_each_other(backend: Backend) -> None:
+    session = etshared.load(programs.recurrent(backend), tensors="numpy").session()
+    counts: list[int] = []
+
+    def forward() -> None:
+        x = np.ones((1, 4), np.float32)
+        for _ in range(_CALLS):
+            counts.append(int(session.forward(x)[1]))
+
+    def nested() -> None:
+        y = np.ones((1, 4), np.float32)
+        for i in range(_CALLS):
+            a = np.full((1, 4), i, np.float32)
+            result = session.nested({"a": [a, a]}, y, k=np.ones(2, np.float32))
+            assert (result["sum"] == 2 * i).all()
+            assert (result["rest"][0] == 2).all()
+
+    _run(forward, nested)
+    assert counts == list(range(1, _CALLS + 1))
+
+
+@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+def test_two_sessions_in_two_threads_do_not_meet(backend: Backend) -> None:
+    program = etshared.load(programs.recurrent(backend), tensors="numpy")
+
+    def run(session: Session, scale: float, results: list[np.ndarray]) -> None:
+        x = np.full((1, 4), scale, np.float32)
+        for step in range(_CALLS):
+            hidden, steps = session.forward(x)
+            assert steps == step + 1
+            results.append(hidden)
+
+    expected: list[list[np.ndarray]] = [[], []]
+    found: list[list[np.ndarray]] = [[], []]
+    for scale, results in zip((1.0, -1.0), expected, strict=True):
+        run(program.session(), scale, results)
+    _run(
+        lambda: run(program.session(), 1.0, found[0]),
+        lambda: run(program.session(), -1.0, found[1]),
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_sessions_start_and_end_in_many_threads() -> None:
+    # Stock bindings hang here: they log under XNNPACK's lock.
+    program = etshared.load(programs.recurrent("xnnpack"), tensors="numpy")
+
+    def live() -> None:
+        for _ in range(20):
+            session = program.session()
+            session.load()
+            session.forward(np.ones((1, 4), np.float32))
+            del session
+
+    _run(live, live, live)
