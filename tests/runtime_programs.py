@@ -171,6 +171,9 @@ class Mixed(torch.nn.Module):
     def scaled(self, x: torch.Tensor, k: int, f: float, b: bool, none: None) -> object:
         return x * k + f if b else x
 
+    def shifted(self, x: torch.Tensor, k: int, f: float) -> torch.Tensor:
+        return x * k + f
+
     def halves(self, x: torch.Tensor) -> torch.Tensor:
         return x + x
 
@@ -214,6 +217,17 @@ def mixed() -> bytes:
             name: etshared.EntryPoint(getattr(model, name), args)
             for name, args in calls.items()
         },
+    )
+    return etshared.to_edge_transform_and_lower(exported).to_executorch().buffer
+
+
+@functools.cache
+def fixed() -> bytes:
+    """Numbers among the inputs, with our record."""
+    model = Mixed()
+    inputs = (torch.ones(2, 3), 3, 0.5)
+    exported = etshared.export(
+        model, {"shifted": etshared.EntryPoint(model.shifted, inputs)}
     )
     return etshared.to_edge_transform_and_lower(exported).to_executorch().buffer
 

@@ -231,6 +231,18 @@ def test_values_that_export_fixed_are_checked() -> None:
             session.scaled(x, *given)
 
 
+def test_values_that_export_fixed_may_be_left_out() -> None:
+    session = etshared.load(programs.fixed()).session()
+    x = torch.ones(2, 3)
+    for given in ((x, 3, 0.5), (x, 3), (x,)):
+        assert torch.equal(session.shifted(*given), x * 3 + 0.5)
+    assert torch.equal(session.shifted(f=0.5, x=x), x * 3 + 0.5)
+    with pytest.raises(InputError, match="input 'k' is the int 4, expected the int 3"):
+        session.shifted(x, 4)
+    with pytest.raises(InputError, match="input 'x' is missing"):
+        session.shifted(k=3)
+
+
 _BAD_CALLS = [
     ("peek", (), {}, "method 'peek': input 'x' is missing"),
     ("peek", (_ROW, _ROW), {}, "method 'peek' takes 1 positional inputs, got 2"),
@@ -248,7 +260,7 @@ _BAD_CALLS = [
     ("peek", (torch.ones(1, 4, device="meta"),), {}, "expected a tensor"),
     ("peek", (np.ones((1, 4), ">f4"),), {}, "not in this machine's byte order"),
     ("peek", (np.array([["a"]]),), {}, "expected a tensor"),
-    ("nested", ({"a": [_ROW]}, _ROW), {"k": _ROW[0, :2]}, r"x'\['a'\] is a list of 1"),
+    ("nested", ({"a": [_ROW]}, _ROW), {"k": _ROW[0, :2]}, r"x\['a'\]' is a list of 1"),
     ("nested", ({"b": []}, _ROW), {"k": _ROW}, "is a dict with 'b', expected a dict w"),
     ("nested", (_ROW, _ROW), {"k": _ROW}, "of type 'Tensor', expected a dict with 'a'"),
     (

@@ -102,7 +102,7 @@ def test_assigned_values_must_fit() -> None:
     session = _session()
     with pytest.raises(
         StateMismatchError,
-        match=r"state 'hidden' is float32 \(1, 4\), the given value is float64 \(1, 4\)",
+        match=r"'hidden' is float32 \(1, 4\), the given value is float64 \(1, 4\)",
     ):
         session.state["hidden"] = np.ones((1, 4))
     with pytest.raises(StateMismatchError, match=r"given value is float32 \(4,\)"):

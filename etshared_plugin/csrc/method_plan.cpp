@@ -140,6 +140,21 @@ Status read_values(const fb::ExecutionPlan& plan, MethodPlan& method) {
   return success();
 }
 
+/// After the call it would be too late to find out.
+void check_outputs_are_exchangeable(MethodPlan& method) {
+  for (const ValueInfo& output : method.outputs) {
+    if (output.tag == et::Tag::Tensor && !is_exchangeable(output.scalar_type)) {
+      method.obstacle = Failure{
+          FailureKind::kUnsupported,
+          concat(
+              "method ", quoted(method.name), ": ", output.label,
+              " has scalar type ", static_cast<int>(output.scalar_type),
+              ", which cannot be handed over"),
+          method.name};
+    }
+  }
+}
+
 Status read_arenas(const fb::ExecutionPlan& plan, MethodPlan& method) {
   if (plan.non_const_buffer_sizes() == nullptr) {
     return damaged(method, "plans no memory");
@@ -232,6 +247,7 @@ Outcome<MethodPlan> read_method_plan(const fb::ExecutionPlan& plan) {
       read_border(plan, plan.inputs(), "input", method, method.inputs));
   ETSHARED_RETURN_IF_FAILED(
       read_border(plan, plan.outputs(), "output", method, method.outputs));
+  check_outputs_are_exchangeable(method);
   ETSHARED_RETURN_IF_FAILED(read_arenas(plan, method));
   ETSHARED_RETURN_IF_FAILED(read_delegates(plan, method));
   ETSHARED_RETURN_IF_FAILED(read_operators(plan, method));

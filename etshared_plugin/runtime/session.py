@@ -25,6 +25,7 @@ class BoundEntryPoint:
         self, program: SharedProgram, native: _native.Session, name: str
     ) -> None:
         self.__name__ = name
+        self._place = f"method '{name}'"
         self._program = program
         self._native = native
         self._index = program._index(name)
@@ -40,6 +41,9 @@ class BoundEntryPoint:
             else rebuilder(self._record.result, program._classes)
         )
         self._is_tensor = [value.kind == "tensor" for value in self._inputs]
+        arguments = self._record.arguments if self._record is not None else ()
+        self._arguments = {one.name: one.structure for one in arguments}
+        self._positional = [one.name for one in arguments if not one.keyword_only]
 
     def __call__(self, *args: object, **kwargs: object) -> Any:  # noqa: ANN401
         """Run the entry point.
@@ -53,15 +57,13 @@ class BoundEntryPoint:
                 latter case the session is poisoned until it is reset.
         """
         try:
-            return self._call(args, kwargs, f"method '{self.__name__}'")
+            return self._call(args, kwargs)
         except InputError as error:
             error.method_name = self.__name__
             raise
 
-    def _call(
-        self, args: tuple[object, ...], kwargs: Mapping[str, object], place: str
-    ) -> object:
-        leaves = self._bind(args, kwargs, place)
+    def _call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        leaves = self._bind(args, kwargs)
         if len(leaves) == len(self._inputs):
             tensors = [
                 leaf
@@ -72,8 +74,8 @@ class BoundEntryPoint:
             tensors = leaves  # the native module refuses the count
         as_torch = wants_torch(self._program._tensors, tensors)
         if not as_torch:
-            check_numpy_knows(self._output_dtypes, f"{place}: an output")
-        values = [exchangeable(leaf, f"{place}: an input") for leaf in leaves]
+            check_numpy_knows(self._output_dtypes, f"{self._place}: an output")
+        values = [exchangeable(leaf, f"{self._place}: an input") for leaf in leaves]
         outputs = self._native.call(self._index, values, as_torch)
         return self._rebuild(
             iter(
@@ -85,42 +87,41 @@ class BoundEntryPoint:
         )
 
     def _bind(
-        self, args: tuple[object, ...], kwargs: Mapping[str, object], place: str
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> list[object]:
         if self._record is None:
             if kwargs:
                 raise InputError(
-                    f"{place} has no names for its inputs; give them by position"
+                    f"{self._place} has no names for its inputs; give them by position"
                 )
             return list(args)
-        arguments = self._record.arguments
-        names = [one.name for one in arguments if not one.keyword_only]
-        if len(args) > len(names):
+        if len(args) > len(self._positional):
             raise InputError(
-                f"{place} takes {len(names)} positional inputs, got {len(args)}"
+                f"{self._place} takes {len(self._positional)} positional inputs, "
+                f"got {len(args)}"
             )
-        given = dict(zip(names, args, strict=False))
+        given = dict(zip(self._positional, args, strict=False))
         for name, value in kwargs.items():
             if name in given:
                 raise InputError(
-                    f"{place}: input '{name}' is given by position and by name"
+                    f"{self._place}: input '{name}' is given by position and by name"
                 )
             given[name] = value
+        if not given.keys() <= self._arguments.keys():
+            known = ", ".join(f"'{name}'" for name in self._arguments) or "none"
+            unknown = ", ".join(
+                f"'{name}'" for name in given if name not in self._arguments
+            )
+            raise InputError(f"{self._place} has no input {unknown}, only {known}")
         leaves: list[object] = []
-        for argument in arguments:
-            name = argument.name
+        for name, structure in self._arguments.items():
             if name in given:
-                label = f"{place}: input '{name}'"
-                flatten(given.pop(name), argument.structure, label, leaves)
+                flatten(given[name], structure, self._place, name, leaves)
                 continue
-            end = len(leaves) + argument.structure.leaf_count
+            end = len(leaves) + structure.leaf_count
             if any(self._is_tensor[len(leaves) : end]):
-                raise InputError(f"{place}: input '{name}' is missing")
-            leaves += [_OMITTED] * argument.structure.leaf_count
-        if given:
-            known = ", ".join(f"'{one.name}'" for one in arguments) or "none"
-            unknown = ", ".join(f"'{name}'" for name in given)
-            raise InputError(f"{place} has no input {unknown}, only {known}")
+                raise InputError(f"{self._place}: input '{name}' is missing")
+            leaves += [_OMITTED] * structure.leaf_count
         return leaves
 
     def __repr__(self) -> str:

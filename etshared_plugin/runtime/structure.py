@@ -16,14 +16,15 @@ Rebuild = Callable[[Iterator[object]], object]
 
 
 def flatten(
-    value: object, structure: Structure, place: str, leaves: list[object]
+    value: object, structure: Structure, place: str, name: str, leaves: list[object]
 ) -> None:
     """Append the leaves of ``value`` in the order of ``structure``.
 
     Tuples and lists stand for each other, mappings for instances of classes.
 
     Args:
-        place: How messages call the value, for example ``method 'f': input 'x'``.
+        place: How messages call the entry point, for example ``method 'f'``.
+        name: How they call the value, for example ``x[0]``.
 
     Raises:
         InputError: if ``value`` is nested otherwise.
@@ -35,18 +36,20 @@ def flatten(
     children = structure.children
     if kind in _SEQUENCES:
         if not isinstance(value, (tuple, list)) or len(value) != len(children):
-            raise _mismatch(place, value, f"a {_SEQUENCES[kind]} of {len(children)}")
+            raise _mismatch(
+                place, name, value, f"a {_SEQUENCES[kind]} of {len(children)}"
+            )
         parts: Sequence[object] = value
-        places = [f"{place}[{index}]" for index in range(len(children))]
+        names = [f"{name}[{index}]" for index in range(len(children))]
     else:
-        parts = _fields(value, structure, place)
-        access = "[{!r}]" if kind is StructureKind.DICT else ".{}"
-        places = [place + access.format(key) for key in structure.keys]
-    for part, child, name in zip(parts, children, places, strict=True):
-        flatten(part, child, name, leaves)
+        parts = _fields(value, structure, place, name)
+        access = "{}['{}']" if kind is StructureKind.DICT else "{}.{}"
+        names = [access.format(name, key) for key in structure.keys]
+    for part, child, child_name in zip(parts, children, names, strict=True):
+        flatten(part, child, place, child_name, leaves)
 
 
-def _fields(value: object, structure: Structure, place: str) -> list[object]:
+def _fields(value: object, structure: Structure, place: str, name: str) -> list[object]:
     keys = structure.keys
     if isinstance(value, Mapping):
         if set(value) == set(keys):
@@ -58,17 +61,17 @@ def _fields(value: object, structure: Structure, place: str) -> list[object]:
             pass
     names = ", ".join(f"'{key}'" for key in keys)
     what = "a dict" if structure.kind is StructureKind.DICT else structure.type_name
-    raise _mismatch(place, value, f"{what} with {names}")
+    raise _mismatch(place, name, value, f"{what} with {names}")
 
 
-def _mismatch(place: str, value: object, expected: str) -> InputError:
+def _mismatch(place: str, name: str, value: object, expected: str) -> InputError:
     if isinstance(value, Mapping):
         found = "a dict with " + (", ".join(f"'{key}'" for key in value) or "no keys")
     elif isinstance(value, (tuple, list)):
         found = f"a {type(value).__name__} of {len(value)}"
     else:
         found = f"of type '{type(value).__name__}'"
-    return InputError(f"{place} is {found}, expected {expected}")
+    return InputError(f"{place}: input '{name}' is {found}, expected {expected}")
 
 
 def rebuilder(structure: Structure, classes: Mapping[str, type]) -> Rebuild:
