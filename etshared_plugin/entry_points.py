@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from .errors import EntryPointError, EtsharedError, StateError
+from .errors import EntryPointError, EtsharedError
 from .lifted_state import (
     LiftedProgram,
     functionalize,
@@ -21,6 +21,7 @@ from .lifted_state import (
     restore,
 )
 from .program_surgery import assemble, inputs_of, outputs_of, rename_placeholder
+from .refusals import refuse_unfaithful
 from .signatures import (
     CallingConvention,
     argument_names,
@@ -29,7 +30,13 @@ from .signatures import (
     leaf_names,
 )
 from .state import SharedState, select_state
-from .tracing import TracedMethod, aliases, buffer_owners, untouched
+from .tracing import (
+    TracedMethod,
+    aliases,
+    buffer_owners,
+    prepared,
+    refuse_hidden_views,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,7 @@ def export(
         for fqn in program.outputs:
             written_by.setdefault(fqn, []).append(name)
     shared = select_state(buffers, written_by, state, aliases(root, owners))
+    refuse_hidden_views(root, {fqn: buffers[fqn] for fqn in shared})
     initial_values = {fqn: buffer.initial_value for fqn, buffer in shared.items()}
     return ExportedEntryPoints(
         {
@@ -138,12 +146,13 @@ def _trace(
         for t in buffers.values()
     ]
     try:
-        with untouched(root, name), torch.no_grad(), warnings.catch_warnings():
+        with (
+            prepared(root, name, owners),
+            torch.no_grad(),
+            warnings.catch_warnings(),
+        ):
             # Lists of RNN weights follow the parameters that tracing swaps in.
             warnings.filterwarnings("ignore", r"The tensor attributes? .*_flat_weights")
-            for places in owners.values():
-                for module, buffer in places:
-                    del module._buffers[buffer]
             program = torch.export.export(
                 TracedMethod(root, name, function, owners),
                 (state, args, kwargs),
@@ -167,38 +176,8 @@ def _trace(
         raise EntryPointError(
             f"entry point '{name}' cannot be exported: {error}", method_name=name
         ) from error
-    _refuse_other_writes(name, lifted)
+    refuse_unfaithful(name, lifted)
     return _name_inputs(lifted)
-
-
-def _refuse_other_writes(name: str, lifted: LiftedProgram) -> None:
-    """Refuse writes to anything but buffers."""
-    for spec in lifted.program.graph_signature.output_specs:
-        if spec.kind is OutputKind.USER_OUTPUT:
-            continue
-        if spec.kind is OutputKind.USER_INPUT_MUTATION:
-            raise EntryPointError(
-                f"entry point '{name}' writes into its argument"
-                f" '{_argument_of(lifted, str(spec.target))}', and ExecuTorch"
-                " leaves the caller's tensor as it is; return the value instead",
-                method_name=name,
-            )
-        raise StateError(
-            f"entry point '{name}' writes '{spec.target}', which is no buffer;"
-            " register it as a buffer",
-            method_name=name,
-            fqn=spec.target,
-        )
-
-
-def _argument_of(lifted: LiftedProgram, placeholder: str) -> str:
-    names = leaf_names(lifted.call)
-    nodes = [
-        node.name
-        for node, spec in inputs_of(lifted.program)
-        if spec.kind is InputKind.USER_INPUT
-    ][len(lifted.inputs) :]
-    return dict(zip(nodes, names, strict=True)).get(placeholder, placeholder)
 
 
 def _name_inputs(lifted: LiftedProgram) -> LiftedProgram:

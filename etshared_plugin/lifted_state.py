@@ -11,7 +11,7 @@ state as what it is, data that changes from call to call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -35,7 +35,9 @@ from .program_surgery import (
     buffer_tensor,
     copied_value,
     copy_graph,
+    dtype_of,
     inputs_of,
+    insert_cast,
     insert_clone,
     order_inputs,
     outputs_of,
@@ -47,6 +49,8 @@ from .signatures import CallingConvention
 
 #: Name of an input that only keeps a program from having none.
 _ANCHOR = "etshared_anchor"
+
+_NARROW_INTEGERS = frozenset({torch.int32, torch.int16, torch.int8, torch.uint8})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,10 @@ class LiftedProgram:
     outputs: tuple[str, ...]
     call: CallingConvention
     anchored: bool = False
+
+    def result_dtypes(self) -> tuple[torch.dtype | None, ...]:
+        """Return the dtype of each output, None for what is no tensor."""
+        return tuple(dtype_of(value) for value, _ in outputs_of(self.program))
 
     def state_placeholders(self) -> dict[str, fx.Node]:
         """Return the node of each state input by fqn."""
@@ -246,13 +254,17 @@ def anchor(lifted: LiftedProgram) -> LiftedProgram:
 
 
 def restore(
-    lifted: LiftedProgram, initial_values: Mapping[str, torch.Tensor]
+    lifted: LiftedProgram,
+    initial_values: Mapping[str, torch.Tensor],
+    result_dtypes: Sequence[torch.dtype | None] = (),
 ) -> ExportedProgram:
     """Make state buffers of a lifted program again; the program is not changed.
 
     ``initial_values`` are what the emitter takes a buffer's shape and layout
-    from. User inputs get names that no buffer has: ExecuTorch 1.5.1 looks up
-    the target of a write by fqn and argument name at once.
+    from. ``result_dtypes`` are those before lowering to edge, which in 1.5.1
+    widens integers: it makes int64 tensors of Python numbers. User inputs get
+    names that no buffer has: 1.5.1 looks up the target of a write by fqn and
+    argument name at once.
     """
     program = lifted.program
     names = {node: fqn for fqn, node in lifted.state_placeholders().items()}
@@ -291,9 +303,12 @@ def restore(
             result = OutputSpec(
                 OutputKind.BUFFER_MUTATION, TensorArgument(value.name), fqn
             )
-        elif aliased_placeholder(value) in overwritten:
-            assert isinstance(value, fx.Node)
-            value = insert_clone(program, graph, value)
+        else:
+            if aliased_placeholder(value) in overwritten:
+                value = insert_clone(program, graph, value)
+            wanted = result_dtypes[position] if result_dtypes else None
+            if dtype_of(value) == torch.int64 and wanted in _NARROW_INTEGERS:
+                value = insert_cast(graph, value, wanted)
         outputs.append((value, result))
     used = {fqn: initial_values[fqn] for fqn in lifted.inputs}
     return assemble(

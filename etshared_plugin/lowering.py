@@ -18,6 +18,7 @@ from executorch.exir import (
 )
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.partitioner import Partitioner
+from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.passes.quant_fusion_pass import quant_fusion_and_const_prop_pass
 from torch.export import ExportedProgram
 
@@ -35,6 +36,7 @@ from .memory_planning import (
 from .partitioner import SharedStatePartitioner
 from .plain_programs import lift_plain_programs
 from .plugins import plugin_manager
+from .program_surgery import assemble, clone_operator, copy_graph, inputs_of
 from .record import build_context
 from .state import RESET_STATE, SharedState, initial_values_program
 from .structure import with_serializable_types
@@ -197,16 +199,16 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
         if config.do_quant_fusion_and_const_prop:
             # On restored programs it would fold state that a method only reads.
             lifted = {
-                name: replace(
-                    one, program=quant_fusion_and_const_prop_pass(_copied(one.program))
-                )
+                name: replace(one, program=_folded(one.program))
                 for name, one in lifted.items()
             }
         initial_values = {f: buffer.initial_value for f, buffer in self._state.items()}
         edge = copy.copy(self)
         edge._edge_programs = {
             name: restore(
-                replace(one, call=with_serializable_types(one.call)), initial_values
+                replace(one, call=with_serializable_types(one.call)),
+                initial_values,
+                self._lifted[name].result_dtypes(),
             )
             for name, one in lifted.items()
         }
@@ -266,9 +268,16 @@ def _for_method(setting: Any, method_name: str) -> Any:  # noqa: ANN401
     return setting
 
 
-def _copied(program: ExportedProgram) -> ExportedProgram:
-    from .program_surgery import assemble, copy_graph, inputs_of
+def _folded(program: ExportedProgram) -> ExportedProgram:
+    folded = quant_fusion_and_const_prop_pass(_copied(program))
+    # 1.5.1 returns constants through a clone that dim-order mode refuses.
+    for node in folded.graph.nodes:
+        if node.target is exir_ops.edge.aten.clone.default:
+            node.target = clone_operator(folded)
+    return folded
 
+
+def _copied(program: ExportedProgram) -> ExportedProgram:
     graph, nodes = copy_graph(program)
     values = graph.output_node().args[0]
     assert isinstance(values, tuple | list)

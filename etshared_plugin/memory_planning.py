@@ -67,11 +67,17 @@ class SharedMemoryPlanner:
         graph_signature: ExportGraphSignature,
     ) -> PassResult:
         inner = self._passes[method_name]
-        result: PassResult = (
-            inner.run(graph_module, graph_signature)
-            if hasattr(inner, "run")
-            else inner(graph_module)
-        )
+        try:
+            result: PassResult = (
+                inner.run(graph_module, graph_signature)
+                if hasattr(inner, "run")
+                else inner(graph_module)
+            )
+        except AssertionError as error:
+            # The last step of 1.5.1's pass knows no method without tensor results.
+            if str(error) != "graph_output_allocated not set":
+                raise
+            result = PassResult(graph_module, True)
         self._planned.append((result.graph_module, graph_signature))
         return result
 

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from .errors import StateError
 from .lifted_state import LiftedProgram, functionalize, keep, lift
 from .program_surgery import buffer_fqns, buffer_tensor
+from .refusals import refuse_unfaithful
 from .state import SharedState, select_state
 
 
@@ -47,6 +48,7 @@ def lift_plain_programs(
     }
     written_by: dict[str, list[str]] = {}
     for name, program in lifted.items():
+        refuse_unfaithful(name, program)
         for fqn in program.outputs:
             written_by.setdefault(fqn, []).append(name)
     state = select_state(

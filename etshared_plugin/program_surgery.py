@@ -151,7 +151,7 @@ def assemble(
         range_constraints=program.range_constraints,
         module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
         example_inputs=None,
-        constants=program.constants,
+        constants=dict(program.constants),
         verifiers=program.verifiers,
     )
 
@@ -233,14 +233,35 @@ def _is_view(node: fx.Node) -> bool:
     return target.is_view or target._schema.name in _VIEWS_AFTER_PLANNING
 
 
+def insert_cast(graph: fx.Graph, value: fx.Node, dtype: torch.dtype) -> fx.Node:
+    """Append a conversion of ``value`` of an edge program."""
+    target = exir_ops.edge.dim_order_ops._to_dim_order_copy.default
+    with graph.inserting_before(graph.output_node()):
+        node = graph.call_function(target, (value,), {"dtype": dtype})
+    node.meta.update(value.meta)
+    node.meta["val"] = value.meta["val"].to(dtype)
+    return node
+
+
+def dtype_of(value: object) -> torch.dtype | None:
+    """Return the dtype of a graph's value, None for what is no tensor."""
+    found = value.meta.get("val") if isinstance(value, fx.Node) else None
+    return found.dtype if isinstance(found, torch.Tensor) else None
+
+
+def clone_operator(program: ExportedProgram) -> fx.node.Target:
+    """Return the operator that copies a tensor in the dialect of ``program``."""
+    if program.dialect != "EDGE":
+        return _aten.clone.default
+    # Only its verifier knows what EdgeCompileConfig said.
+    if getattr(program.verifiers[0](), "use_dim_order", True):
+        return exir_ops.edge.dim_order_ops._clone_dim_order.default
+    return exir_ops.edge.aten.clone.default
+
+
 def insert_clone(program: ExportedProgram, graph: fx.Graph, value: fx.Node) -> fx.Node:
     """Append a copy of ``value`` in the dialect of ``program``."""
-    target = (
-        exir_ops.edge.dim_order_ops._clone_dim_order.default
-        if program.dialect == "EDGE"
-        else _aten.clone.default
-    )
     with graph.inserting_before(graph.output_node()):
-        node = graph.call_function(target, (value,))
+        node = graph.call_function(clone_operator(program), (value,))
     node.meta.update(value.meta)
     return node

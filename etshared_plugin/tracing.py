@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,9 +10,7 @@ import torch
 from torch import nn
 
 from .errors import EntryPointError, StateError
-
-#: Attributes of a module that tracing handles by themselves.
-_TENSOR_DICTS = ("_parameters", "_buffers", "_modules")
+from .module_snapshot import ModuleSnapshot
 
 
 class TracedMethod(nn.Module):
@@ -88,7 +85,7 @@ def _new_value(
             method_name=method_name,
             fqn=fqn,
         )
-    return value
+    return value.contiguous()
 
 
 def _describe(tensor: torch.Tensor) -> str:
@@ -103,7 +100,7 @@ def buffer_owners(root: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
     """
     owners: dict[str, list[tuple[nn.Module, str]]] = {}
     first_names: dict[int, str] = {}
-    storages: dict[int, tuple[str, torch.Tensor]] = {}
+    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for prefix, module in root.named_modules():
         for name, tensor in module._buffers.items():
             if tensor is None:
@@ -113,15 +110,15 @@ def buffer_owners(root: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
             owners.setdefault(first, []).append((module, name))
             if first != fqn or tensor.numel() == 0:
                 continue
-            other = storages.setdefault(
-                tensor.untyped_storage().data_ptr(), (fqn, tensor)
-            )
-            if other[0] != fqn and _overlap(other[1], tensor):
-                raise StateError(
-                    f"buffers '{other[0]}' and '{fqn}' are views of one memory; "
-                    "register one of them and take the other as a view of it",
-                    fqn=fqn,
-                )
+            others = by_storage.setdefault(tensor.untyped_storage().data_ptr(), [])
+            for other, other_tensor in others:
+                if _overlap(other_tensor, tensor):
+                    raise StateError(
+                        f"buffers '{other}' and '{fqn}' are views of one memory;"
+                        " register one of them and take the other as a view of it",
+                        fqn=fqn,
+                    )
+            others.append((fqn, tensor))
     return owners
 
 
@@ -148,124 +145,62 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 @contextmanager
-def untouched(root: nn.Module, method_name: str) -> Iterator[None]:
-    """Give ``root`` back as it was, parameters without gradients meanwhile.
+def prepared(
+    root: nn.Module,
+    method_name: str,
+    owners: Mapping[str, list[tuple[nn.Module, str]]],
+) -> Iterator[None]:
+    """Take away buffers and gradients for tracing; give ``root`` back as it was.
 
     Raises:
-        EntryPointError: an attribute that is no tensor changed, which the
-            exported program would have kept at its value.
+        EntryPointError: something that is no buffer changed, which the exported
+            program would have kept at its value.
     """
-    modules = list(root.named_modules())
-    tensor_dicts = [
-        {key: dict(module.__dict__[key]) for key in _TENSOR_DICTS}
-        for _, module in modules
-    ]
-    attributes = [_attributes(module) for _, module in modules]
-    for _, module in modules:
+    snapshot = ModuleSnapshot(root)
+    for module in root.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.requires_grad:
                 module._parameters[name] = nn.Parameter(
                     parameter.detach(), requires_grad=False
                 )
-    changed: str | None = None
-    completed = False
+    for places in owners.values():
+        for module, name in places:
+            del module._buffers[name]
+    snapshot.expect_registered()
     try:
         yield
-        completed = True
-    finally:
-        for (prefix, module), dicts, before in zip(
-            modules, tensor_dicts, attributes, strict=True
-        ):
-            for key, saved in dicts.items():
-                target = module.__dict__[key]
-                target.clear()
-                target.update(saved)
-            difference = _rewind_attributes(module, before)
-            if changed is None and difference is not None:
-                changed = f"{prefix}.{difference}" if prefix else difference
-    if completed and changed is not None:
+    except BaseException:
+        snapshot.restore()
+        raise
+    changed = snapshot.restore()
+    if changed is not None:
         raise EntryPointError(
-            f"entry point '{method_name}' changes the attribute '{changed}', which is"
-            " no buffer: the exported program would keep the value it had at export;"
-            " register it as a buffer",
+            f"entry point '{method_name}' changes '{changed}', which is no buffer:"
+            " the exported program would keep the value it had at export; register"
+            " it as a buffer",
             method_name=method_name,
             fqn=changed,
         )
 
 
-def _attributes(module: nn.Module) -> dict[str, _Snapshot]:
-    return {
-        name: _snapshot(value)
-        for name, value in module.__dict__.items()
-        if name not in _TENSOR_DICTS
+def refuse_hidden_views(root: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse attributes that are views of shared state.
+
+    Raises:
+        StateError: an attribute that is no buffer shares memory with state; the
+            exported program would keep the value it had at export.
+    """
+    storages = {
+        tensor.untyped_storage().data_ptr(): fqn
+        for fqn, tensor in state.items()
+        if tensor.numel()
     }
-
-
-#: A value and, for a container, the snapshots of what it held.
-_Snapshot = tuple[Any, Any]
-
-
-def _snapshot(value: Any) -> _Snapshot:  # noqa: ANN401
-    if isinstance(value, dict):
-        return value, {key: _snapshot(item) for key, item in value.items()}
-    if isinstance(value, list | deque | tuple):
-        return value, [_snapshot(item) for item in value]
-    return value, set(value) if isinstance(value, set) else None
-
-
-def _unchanged(current: Any, snapshot: _Snapshot) -> bool:  # noqa: ANN401
-    value, held = snapshot
-    if isinstance(held, dict):
-        return (
-            type(current) is type(value)
-            and list(current) == list(held)
-            and all(_unchanged(current[key], held[key]) for key in held)
-        )
-    if isinstance(held, list):
-        return (
-            type(current) is type(value)
-            and len(current) == len(held)
-            and all(map(_unchanged, current, held))
-        )
-    if isinstance(held, set):
-        return bool(current == held)
-    if isinstance(value, bool | int | float | complex | str | bytes):
-        return type(current) is type(value) and bool(current == value)
-    return current is value
-
-
-def _rewind(snapshot: _Snapshot) -> Any:  # noqa: ANN401
-    """Put back what the snapshot's containers held; return its value."""
-    value, held = snapshot
-    if isinstance(held, dict):
-        items = {key: _rewind(item) for key, item in held.items()}
-        value.clear()
-        value.update(items)
-    elif isinstance(held, list):
-        originals = [_rewind(item) for item in held]
-        if isinstance(value, list):
-            value[:] = originals
-        elif isinstance(value, deque):
-            value.clear()
-            value.extend(originals)
-    elif isinstance(held, set):
-        value.clear()
-        value.update(held)
-    return value
-
-
-def _rewind_attributes(
-    module: nn.Module, before: Mapping[str, _Snapshot]
-) -> str | None:
-    """Put attributes back; return the name of one that had changed."""
-    current = module.__dict__
-    changed = [n for n in current if n not in before and n not in _TENSOR_DICTS]
-    for name in changed:
-        del current[name]
-    for name, snapshot in before.items():
-        if name not in current or not _unchanged(current[name], snapshot):
-            changed.append(name)
-        elif current[name] is snapshot[0]:
-            continue
-        current[name] = _rewind(snapshot)
-    return changed[0] if changed else None
+    for name, tensor in ModuleSnapshot(root).unregistered_tensors():
+        fqn = storages.get(tensor.untyped_storage().data_ptr())
+        if fqn is not None:
+            raise StateError(
+                f"attribute '{name}' is a view of shared buffer '{fqn}': the exported"
+                f" program would keep its value; take the view of '{fqn}' where it is"
+                " used",
+                fqn=fqn,
+            )
