@@ -31,6 +31,7 @@ from .memory_planning import (
     MemoryPlanner,
     MethodPlanningPass,
     SharedMemoryPlanner,
+    state_nodes,
     without_buffers,
 )
 from .partitioner import SharedStatePartitioner
@@ -233,9 +234,14 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             if CONTEXT_KEY in edge._named_data_store.key_to_buffer_idx:
                 return
             planner.plan_shared()
+            planned = {n: one.planned for n, one in planning.items() if one.planned}
+            for method in planned.values():
+                for _, node in state_nodes(*method, self._state):
+                    # 1.5.1 takes state that a method only reads for a constant.
+                    node.meta.pop("constant_tag", None)
             context = build_context(
                 lifted,
-                {name: one.planned for name, one in planning.items() if one.planned},
+                planned,
                 self._state,
                 self._generated,
                 edge._named_data_store,
@@ -269,7 +275,7 @@ def _for_method(setting: Any, method_name: str) -> Any:  # noqa: ANN401
 
 
 def _folded(program: ExportedProgram) -> ExportedProgram:
-    folded = quant_fusion_and_const_prop_pass(_copied(program))
+    folded: ExportedProgram = quant_fusion_and_const_prop_pass(_copied(program))
     # 1.5.1 returns constants through a clone that dim-order mode refuses.
     for node in folded.graph.nodes:
         if node.target is exir_ops.edge.aten.clone.default:

@@ -101,18 +101,28 @@ class SharedMemoryPlanner:
             planned.append(end + _READ_AHEAD_NBYTES)
 
 
+def state_nodes(
+    graph_module: fx.GraphModule,
+    graph_signature: ExportGraphSignature,
+    state: SharedState,
+) -> list[tuple[str, fx.Node]]:
+    """Return the placeholder of each piece of shared state that a method uses."""
+    fqns = graph_signature.inputs_to_buffers
+    return [
+        (fqns[node.target], node)
+        for node in graph_module.graph.nodes
+        if node.op == "placeholder" and fqns.get(node.target) in state
+    ]
+
+
 def state_specs(
     graph_module: fx.GraphModule,
     graph_signature: ExportGraphSignature,
     state: SharedState,
 ) -> list[tuple[str, TensorSpec]]:
     """Return the spec of each piece of shared state that a method uses."""
-    fqns = graph_signature.inputs_to_buffers
-    return [
-        (fqns[node.target], node.meta["spec"])
-        for node in graph_module.graph.nodes
-        if node.op == "placeholder" and fqns.get(node.target) in state
-    ]
+    nodes = state_nodes(graph_module, graph_signature, state)
+    return [(fqn, node.meta["spec"]) for fqn, node in nodes]
 
 
 class MethodPlanningPass:

@@ -249,7 +249,7 @@ def dtype_of(value: object) -> torch.dtype | None:
     return found.dtype if isinstance(found, torch.Tensor) else None
 
 
-def clone_operator(program: ExportedProgram) -> fx.node.Target:
+def clone_operator(program: ExportedProgram) -> Any:  # noqa: ANN401
     """Return the operator that copies a tensor in the dialect of ``program``."""
     if program.dialect != "EDGE":
         return _aten.clone.default
