@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -153,10 +154,11 @@ def assert_stock_runtime_equals(
     outcomes: Sequence[Outcome],
     *,
     reset_entry_point: str | None = "reset_state",
+    data_path: Path | None = None,
 ) -> None:
     """Compare with ``executorch.runtime``, which loads methods late and early."""
     for load_first in (False, True):
-        program = Runtime.get().load_program(data)
+        program = Runtime.get().load_program(data, data_path=data_path)
         if load_first:
             for name in sorted(program.method_names, reverse=True):
                 program.load_method(name)
