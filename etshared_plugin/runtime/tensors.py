@@ -55,7 +55,8 @@ def wants_torch(framework: Framework, values: Iterable[object]) -> bool:
 def exchangeable(value: object, label: str) -> object:
     """Return what the native module takes in place of ``value``."""
     if isinstance(value, np.ndarray):
-        if value.dtype.name == _BFLOAT16:
+        # ml_dtypes registers its types as void; asking for names is slow.
+        if value.dtype.kind == "V" and value.dtype.name == _BFLOAT16:
             return value.view(np.uint16), _BFLOAT16
         if not value.dtype.isnative:
             raise InputError(f"{label} is not in this machine's byte order")
