@@ -18,6 +18,8 @@ from runtime_programs import recurrent
 
 from etshared_plugin import __version__
 from etshared_plugin.cli import main
+from etshared_plugin.cli.printing import human_nbytes
+from etshared_plugin.cli.values import as_json, leaves
 from etshared_plugin.plugins import plugin_manager
 
 # What a terminal would act on, and what rich would take for markup.
@@ -293,6 +295,40 @@ def test_a_bad_file_exits_with_1(
             assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "nbytes, text",
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (5 * 1024**3 // 2, "2.5 GiB"),
+        (3 * 1024**4, "3.0 TiB"),
+    ],
+)
+def test_sizes_have_units(nbytes: int, text: str) -> None:
+    assert human_nbytes(nbytes) == text
+
+
+def test_json_has_text_where_it_has_no_number() -> None:
+    report = as_json(np.array([1.0, np.inf, np.nan], np.float32))
+    assert report["values"] == [1.0, "inf", "nan"]
+    assert json.dumps(report, allow_nan=False)
+    assert as_json(np.zeros((0, 3)))["mean"] is None
+    assert as_json(True) == {"type": "bool", "value": True}
+
+
+def test_results_are_found_where_python_would_look() -> None:
+    result = {"a": (1, [2, None]), "b": 3}
+    assert dict(leaves(result)) == {
+        "['a'][0]": 1,
+        "['a'][1][0]": 2,
+        "['a'][1][1]": None,
+        "['b']": 3,
+    }
+    assert dict(leaves(None)) == {}
+
+
 def test_plugins_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins"]) == 0
     text = capsys.readouterr().out
@@ -323,12 +359,13 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"etshared {__version__}\n"
 
 
-def test_a_reader_that_stops_early_is_no_error(program: Path) -> None:
+def test_a_reader_that_stops_early_is_no_error(program: Path, tmp_path: Path) -> None:
     finished = subprocess.run(
         f"{sys.executable} -c 'from etshared_plugin.cli import main; "
         f"raise SystemExit(main())' inspect {program} --json | head -1; "
         'exit "${PIPESTATUS[0]}"',
         shell=True,
+        cwd=tmp_path,
         executable="/bin/bash",
         capture_output=True,
         text=True,
@@ -343,6 +380,8 @@ def test_all_but_the_demo_works_without_torch(program: Path, tmp_path: Path) -> 
 import sys
 sys.modules["torch"] = None
 from etshared_plugin.cli import main
+from etshared_plugin.cli.printing import human_nbytes
+from etshared_plugin.cli.values import as_json, leaves
 for command in (
     ["inspect", {str(program)!r}],
     ["verify", {str(program)!r}],

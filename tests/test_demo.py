@@ -34,6 +34,7 @@ def demo_output(demo_directory: Path) -> str:
             "--output",
             demo_directory,
         ],
+        cwd=demo_directory.parent,  # a checkout has no native module
         capture_output=True,
         encoding="utf-8",
         env={**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"},

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ..runtime import Session, load
 from .printing import (
     human_seconds,
     print_json,
@@ -24,6 +24,9 @@ from .printing import (
     whole,
 )
 from .values import as_json, leaves, type_text, values_text
+
+if TYPE_CHECKING:
+    from ..runtime import Session
 
 Array = npt.NDArray[np.generic]
 
@@ -82,6 +85,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
+    # The other commands do without the native module.
+    from ..runtime import load
+
     session = load(arguments.file, tensors="numpy").session()
     if arguments.entry not in session:
         names = ", ".join(f"'{name}'" for name in session)
