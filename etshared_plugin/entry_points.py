@@ -13,13 +13,14 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from .errors import EntryPointError, EtsharedError
+from .errors import EntryPointError, EtsharedError, StateError
 from .lifted_state import (
     LiftedProgram,
     functionalize,
     keep,
     restore,
 )
+from .module_buffers import aliases, buffer_owners, refuse_hidden_views
 from .program_surgery import assemble, inputs_of, outputs_of, rename_placeholder
 from .refusals import refuse_unfaithful
 from .signatures import (
@@ -30,13 +31,7 @@ from .signatures import (
     leaf_names,
 )
 from .state import SharedState, select_state
-from .tracing import (
-    TracedMethod,
-    aliases,
-    buffer_owners,
-    prepared,
-    refuse_hidden_views,
-)
+from .tracing import TracedMethod, prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +94,32 @@ def export(
     """
     if not entry_points:
         raise EntryPointError("there is no entry point to export")
+    for name in entry_points:
+        if not isinstance(name, str) or not name:
+            raise EntryPointError(f"an entry point is named {name!r}, expected a name")
     owners = buffer_owners(root)
     tensors = {
         fqn: places[0][0]._buffers[places[0][1]] for fqn, places in owners.items()
     }
     buffers = {fqn: t for fqn, t in tensors.items() if t is not None}
-    lifted = {
+    traced = {
         name: _trace(root, name, entry_point, owners, buffers)
         for name, entry_point in entry_points.items()
     }
+    lifted = {name: one.lifted for name, one in traced.items()}
+    _refuse_merged_state(traced)
     written_by: dict[str, list[str]] = {}
     for name, program in lifted.items():
         for fqn in program.outputs:
             written_by.setdefault(fqn, []).append(name)
     shared = select_state(buffers, written_by, state, aliases(root, owners))
-    refuse_hidden_views(root, {fqn: buffers[fqn] for fqn in shared})
-    initial_values = {fqn: buffer.initial_value for fqn, buffer in shared.items()}
+    refuse_hidden_views(
+        root,
+        {fqn: buffers[fqn] for fqn in shared},
+        {name: one.program.constants for name, one in lifted.items()},
+    )
+    # Copies: running an exported program changes its buffers.
+    initial_values = {f: buffer.initial_value.clone() for f, buffer in shared.items()}
     return ExportedEntryPoints(
         {
             name: restore(keep(program, shared), initial_values)
@@ -124,13 +129,22 @@ def export(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """An entry point with the state that it writes in place or makes one."""
+
+    lifted: LiftedProgram
+    in_place: frozenset[str]
+    merged: tuple[tuple[str, str], ...]
+
+
 def _trace(
     root: nn.Module,
     name: str,
     entry_point: EntryPoint,
     owners: Mapping[str, list[tuple[nn.Module, str]]],
     buffers: Mapping[str, torch.Tensor],
-) -> LiftedProgram:
+) -> _Traced:
     function, bound = bind(
         root, name, entry_point.fn, entry_point.args, entry_point.kwargs or {}
     )
@@ -145,6 +159,7 @@ def _trace(
         t.detach().clone(memory_format=torch.contiguous_format)
         for t in buffers.values()
     ]
+    method = TracedMethod(root, name, function, owners)
     try:
         with (
             prepared(root, name, owners),
@@ -154,7 +169,7 @@ def _trace(
             # Lists of RNN weights follow the parameters that tracing swaps in.
             warnings.filterwarnings("ignore", r"The tensor attributes? .*_flat_weights")
             program = torch.export.export(
-                TracedMethod(root, name, function, owners),
+                method,
                 (state, args, kwargs),
                 dynamic_shapes=shapes and ([None] * len(state), *shapes),
             )
@@ -177,7 +192,25 @@ def _trace(
             f"entry point '{name}' cannot be exported: {error}", method_name=name
         ) from error
     refuse_unfaithful(name, lifted)
-    return _name_inputs(lifted)
+    in_place = frozenset(lifted.outputs) - method.assigned
+    return _Traced(_name_inputs(lifted), in_place, tuple(method.merged))
+
+
+def _refuse_merged_state(traced: Mapping[str, _Traced]) -> None:
+    """Refuse buffers that become one tensor and are then written in place."""
+    for name, one in traced.items():
+        for pair in one.merged:
+            for other_name, other in traced.items():
+                for fqn in pair:
+                    if fqn in other.in_place:
+                        raise StateError(
+                            f"entry point '{name}' makes one tensor of buffers"
+                            f" '{pair[0]}' and '{pair[1]}', and entry point"
+                            f" '{other_name}' writes '{fqn}' in place, which would"
+                            " change both; assign a clone",
+                            method_name=name,
+                            fqn=fqn,
+                        )
 
 
 def _name_inputs(lifted: LiftedProgram) -> LiftedProgram:

@@ -41,6 +41,7 @@ from .program_surgery import (
     insert_clone,
     order_inputs,
     outputs_of,
+    relayout_copy,
     rename_placeholder,
     user_input,
     user_output,
@@ -148,6 +149,8 @@ def _drop_copies(graph: fx.Graph) -> None:
         if source is not None:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+        elif node.target is torch.ops.aten.copy.default:
+            relayout_copy(node)
 
 
 def _clone_before_use(graph: fx.Graph, node: fx.Node) -> fx.Node:

@@ -49,20 +49,6 @@ class Snapshot:
         elif _is_plain_object(value):
             self._held = Snapshot(vars(value), seen)
 
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """Yield the tensors that are no parameters."""
-        if isinstance(self.value, torch.Tensor):
-            if self._held is not None:
-                yield self.value
-        elif isinstance(self._held, dict):
-            for item in self._held.values():
-                yield from item.tensors()
-        elif isinstance(self._held, list):
-            for item in self._held:
-                yield from item.tensors()
-        elif isinstance(self._held, Snapshot):
-            yield from self._held.tensors()
-
     def matches(self, current: Any) -> bool:  # noqa: ANN401
         value, held = self.value, self._held
         if isinstance(value, _PLAIN):
@@ -119,8 +105,10 @@ class Snapshot:
 
 
 def _is_plain_object(value: Any) -> bool:  # noqa: ANN401
-    if isinstance(value, type | ModuleType | FunctionType | nn.Module):
+    if isinstance(value, type | ModuleType | FunctionType):
         return False
+    if isinstance(value, nn.Module):
+        return True  # one that is registered nowhere
     package = type(value).__module__.partition(".")[0]
     return hasattr(value, "__dict__") and package not in _OPAQUE_PACKAGES
 
@@ -138,7 +126,7 @@ class ModuleSnapshot:
             {key: dict(module.__dict__[key]) for key in TENSOR_DICTS}
             for _, module in self._modules
         ]
-        seen: dict[int, Any] = {}
+        seen: dict[int, Any] = {id(module): module for _, module in self._modules}
         self._attributes = [
             {
                 name: None if name in TENSOR_DICTS else Snapshot(value, seen)
@@ -152,16 +140,6 @@ class ModuleSnapshot:
             for name, value in vars(kind).items()
             if _is_class_state(name, value)
         }
-
-    def unregistered_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield tensors in attributes with the attribute's name."""
-        for (prefix, _), attributes in zip(
-            self._modules, self._attributes, strict=True
-        ):
-            for name, snapshot in attributes.items():
-                if snapshot is not None:
-                    for tensor in snapshot.tensors():
-                        yield _join(prefix, name), tensor
 
     def expect_registered(self) -> None:
         """Take what is registered now for what has to be there in the end."""

@@ -215,6 +215,17 @@ def copied_value(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def relayout_copy(node: fx.Node) -> None:
+    """Replace a copy between layouts, which 1.5.1's kernel does byte by byte."""
+    destination, source = node.args[:2]
+    assert isinstance(destination, fx.Node) and isinstance(source, fx.Node)
+    old, new = destination.meta["val"], source.meta["val"]
+    if old.dtype == new.dtype and old.shape == new.shape and old.is_contiguous():
+        node.target = _aten.clone.default
+        node.args = (source,)
+        node.kwargs = {"memory_format": torch.contiguous_format}
+
+
 def aliased_placeholder(value: object) -> fx.Node | None:
     """Return the placeholder whose memory ``value`` may lie in, if there is one."""
     while isinstance(value, fx.Node) and value.op != "placeholder":

@@ -10,7 +10,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from .errors import EntryPointError, StateError
 from .lifted_state import LiftedProgram
-from .program_surgery import inputs_of
+from .program_surgery import inputs_of, outputs_of
 from .signatures import leaf_names
 
 
@@ -32,10 +32,24 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
             )
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise StateError(
-                f"entry point '{name}' writes '{spec.target}', which is no buffer;"
-                " register it as a buffer",
+                f"entry point '{name}' writes '{spec.target}', which is not shared"
+                " state; register it as a buffer, or name it in 'state'",
                 method_name=name,
                 fqn=spec.target,
+            )
+    for value, _ in outputs_of(lifted.program):
+        if isinstance(value, str):
+            raise EntryPointError(
+                f"entry point '{name}' returns the string '{value}', which ExecuTorch"
+                " cannot; return a number in its place",
+                method_name=name,
+            )
+    for node in lifted.program.graph.nodes:
+        if _drops_at_random(node):
+            raise EntryPointError(
+                f"entry point '{name}' has {node.target} in training mode, which gives"
+                " other results at each call; call eval() on the module first",
+                method_name=name,
             )
     operators = list(_control_flow(lifted.program.graph_module))
     if len(operators) > 1:
@@ -45,6 +59,19 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
             " results of another; use torch.where, or split the entry point",
             method_name=name,
         )
+
+
+def _drops_at_random(node: fx.Node) -> bool:
+    """Tell whether a node is dropout, or the like, that is switched on."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    names = [argument.name for argument in target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    is_training = given.get("train") or given.get("training")
+    return bool(is_training and given.get("dropout", given.get("p")) != 0)
 
 
 def _argument_of(lifted: LiftedProgram, placeholder: str) -> str:

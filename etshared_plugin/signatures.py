@@ -119,7 +119,13 @@ def dynamic_shapes(
     if hasattr(shapes, "dynamic_shapes"):  # ShapesCollection, AdditionalInputs
         shapes = shapes.dynamic_shapes(_Callable(bound), bound.args, bound.kwargs)
     if isinstance(shapes, tuple | list):
-        shapes = dict(zip(bound.arguments, shapes, strict=False))
+        if len(shapes) != len(bound.arguments):
+            raise EntryPointError(
+                f"entry point '{name}' has dynamic shapes for {len(shapes)} arguments,"
+                f" expected {len(bound.arguments)}",
+                method_name=name,
+            )
+        shapes = dict(zip(bound.arguments, shapes, strict=True))
     unknown = [
         key
         for key in shapes

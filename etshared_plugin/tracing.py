@@ -18,8 +18,12 @@ class TracedMethod(nn.Module):
 
     Parameters and submodules are those of ``root`` under their own names. What
     the function leaves in the buffers, by whatever kind of write, is returned
-    before its result.
+    before its result. After a call, ``assigned`` holds the fqns of buffers that
+    are other tensors than before, and ``merged`` pairs that became one memory.
     """
+
+    assigned: set[str]
+    merged: list[tuple[str, str]]
 
     def __init__(
         self,
@@ -32,27 +36,68 @@ class TracedMethod(nn.Module):
         self._parameters = root._parameters
         self._modules = root._modules
         # Not submodules: their parameters must keep their names.
-        self.__dict__["_call"] = (method_name, function, owners)
+        self.__dict__["_call"] = (root, method_name, function, owners)
 
     def forward(
         self, state: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[torch.Tensor], Any]:
-        method_name, function, owners = self.__dict__["_call"]
-        for value, places in zip(state, owners.values(), strict=True):
-            live = value.clone()
+        root, method_name, function, owners = self.__dict__["_call"]
+        live = {fqn: value.clone() for fqn, value in zip(owners, state, strict=True)}
+        storages = {fqn: _storage(value) for fqn, value in live.items()}
+        for fqn, places in owners.items():
             for module, name in places:
-                module._buffers[name] = live
+                module._buffers[name] = live[fqn]
+        parameters = _parameters(root)
         try:
             result = function(*args, **kwargs)
-            new_state = [
-                _new_value(method_name, fqn, places, old)
-                for (fqn, places), old in zip(owners.items(), state, strict=True)
-            ]
+            for name, parameter in _parameters(root).items():
+                if parameters.get(name) is not parameter:
+                    raise EntryPointError(
+                        f"entry point '{method_name}' replaces the parameter"
+                        f" '{name[1]}'; register it as a buffer to change it",
+                        method_name=method_name,
+                        fqn=name[1],
+                    )
+            values = {
+                fqn: _new_value(method_name, fqn, places, live[fqn])
+                for fqn, places in owners.items()
+            }
         finally:
             for places in owners.values():
                 for module, name in places:
                     module._buffers.pop(name, None)
-        return new_state, result
+        self.__dict__["assigned"] = {f for f, v in values.items() if v is not live[f]}
+        self.__dict__["merged"] = _merged(values)
+        for fqn, value in values.items():
+            if value is live[fqn] and _storage(value) != storages[fqn]:
+                raise EntryPointError(
+                    f"entry point '{method_name}' gives buffer '{fqn}' other data,"
+                    " which tracing cannot see; copy into the buffer instead",
+                    method_name=method_name,
+                    fqn=fqn,
+                )
+        return [value.contiguous() for value in values.values()], result
+
+
+def _parameters(root: nn.Module) -> dict[tuple[int, str], Any]:
+    return {
+        (id(module), name): parameter
+        for module in root.modules()
+        for name, parameter in module._parameters.items()
+    }
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _merged(values: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
+    first: dict[int, str] = {}
+    return [
+        (first[storage], fqn)
+        for fqn, storage in ((f, _storage(v)) for f, v in values.items())
+        if first.setdefault(storage, fqn) != fqn
+    ]
 
 
 def _new_value(
@@ -85,63 +130,11 @@ def _new_value(
             method_name=method_name,
             fqn=fqn,
         )
-    return value.contiguous()
+    return value
 
 
 def _describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-def buffer_owners(root: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Return every buffer's places by its first fqn; a tied buffer has several.
-
-    Raises:
-        StateError: two buffers are different views of one memory.
-    """
-    owners: dict[str, list[tuple[nn.Module, str]]] = {}
-    first_names: dict[int, str] = {}
-    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
-    for prefix, module in root.named_modules():
-        for name, tensor in module._buffers.items():
-            if tensor is None:
-                continue
-            fqn = f"{prefix}.{name}" if prefix else name
-            first = first_names.setdefault(id(tensor), fqn)
-            owners.setdefault(first, []).append((module, name))
-            if first != fqn or tensor.numel() == 0:
-                continue
-            others = by_storage.setdefault(tensor.untyped_storage().data_ptr(), [])
-            for other, other_tensor in others:
-                if _overlap(other_tensor, tensor):
-                    raise StateError(
-                        f"buffers '{other}' and '{fqn}' are views of one memory;"
-                        " register one of them and take the other as a view of it",
-                        fqn=fqn,
-                    )
-            others.append((fqn, tensor))
-    return owners
-
-
-def aliases(root: nn.Module, owners: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the other fqns of each tied buffer."""
-    by_tensor: dict[int, list[str]] = {}
-    for fqn, tensor in root.named_buffers(remove_duplicate=False):
-        by_tensor.setdefault(id(tensor), []).append(fqn)
-    return {
-        names[0]: tuple(sorted(names[1:]))
-        for names in by_tensor.values()
-        if names[0] in owners and len(names) > 1
-    }
-
-
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    def extent(t: torch.Tensor) -> tuple[int, int]:
-        start = t.data_ptr()
-        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-        return start, start + (last + 1) * t.element_size()
-
-    (a_start, a_end), (b_start, b_end) = extent(a), extent(b)
-    return a_start < b_end and b_start < a_end
 
 
 @contextmanager
@@ -181,26 +174,3 @@ def prepared(
             method_name=method_name,
             fqn=changed,
         )
-
-
-def refuse_hidden_views(root: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse attributes that are views of shared state.
-
-    Raises:
-        StateError: an attribute that is no buffer shares memory with state; the
-            exported program would keep the value it had at export.
-    """
-    storages = {
-        tensor.untyped_storage().data_ptr(): fqn
-        for fqn, tensor in state.items()
-        if tensor.numel()
-    }
-    for name, tensor in ModuleSnapshot(root).unregistered_tensors():
-        fqn = storages.get(tensor.untyped_storage().data_ptr())
-        if fqn is not None:
-            raise StateError(
-                f"attribute '{name}' is a view of shared buffer '{fqn}': the exported"
-                f" program would keep its value; take the view of '{fqn}' where it is"
-                " used",
-                fqn=fqn,
-            )

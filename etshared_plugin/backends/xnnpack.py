@@ -146,8 +146,8 @@ def _fqns_by_digest(program: Any) -> dict[str, tuple[str, ...]]:  # noqa: ANN401
 def _digests(tensor: torch.Tensor) -> set[str]:
     value = tensor.detach().contiguous()
     layouts = [value]
-    if value.dim() == 4:
-        layouts.append(value.permute(0, 2, 3, 1).contiguous())
+    if value.dim() in (3, 4):
+        layouts.append(value.movedim(1, -1).contiguous())
     return {
         hashlib.sha256(layout.flatten().view(_uint8()).numpy().data).hexdigest()
         for layout in layouts
