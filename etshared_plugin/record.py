@@ -16,6 +16,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.tensor import ALIGNMENT, scalar_type_enum
 from torch import fx
 from torch.export.graph_signature import ExportGraphSignature
+from torch.utils import _pytree as pytree
 
 from . import __version__
 from .context import (
@@ -49,6 +50,7 @@ def build_context(
     state: SharedState,
     generated: str | None,
     named_data: NamedDataStore,
+    constant_methods: Mapping[str, Any] | None = None,
 ) -> SharedContext:
     """Describe what the planned methods share.
 
@@ -58,17 +60,23 @@ def build_context(
         state: shared state with its initial values.
         generated: name of the entry point that writes the initial values.
         named_data: what the delegates of all methods stored.
+        constant_methods: what methods without a graph return.
 
     Raises:
         MemoryPlanningError: a planner put one buffer into two places.
     """
-    names = sorted(planned)
+    constants = constant_methods or {}
+    names = sorted([*planned, *constants])
     buffers = _buffers(planned, state)
     index_of = {buffer.fqn: i for i, buffer in enumerate(buffers)}
     weights = WeightTable(named_data)
     delegates: list[Delegate] = []
     entry_points: list[EntryPointRecord] = []
     for position, name in enumerate(names):
+        if name in constants:
+            result = structure_of(name, pytree.tree_structure(constants[name]))
+            entry_points.append(EntryPointRecord(name, result=result))
+            continue
         graph_module, _ = planned[name]
         first = len(delegates)
         for index, module in enumerate(lowered_modules(graph_module)):
