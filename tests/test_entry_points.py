@@ -1,21 +1,18 @@
-"""Signatures, structures and dtypes of entry points; what is refused, and how."""
+"""Signatures, structures and dtypes of entry points."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import pytest
 import torch
 from eager_comparison import assert_equals_eager, call
 from executorch.exir.backend.partitioner import Partitioner
 from torch import Tensor, nn
 from torch.export import Dim
 
-import etshared_plugin as etshared
-from etshared_plugin import EntryPoint, export
-from etshared_plugin.errors import EntryPointError, StateError
+from etshared_plugin import EntryPoint
 
 Partitioners = Sequence[Partitioner]
 
@@ -210,95 +207,6 @@ def test_buffers_may_have_any_dtype_and_be_tied(partitioner: Partitioners) -> No
     assert torch.equal(session.state["alias.other"], session.state["float32_3d"])
 
 
-class Faulty(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-        self.register_buffer("h", torch.zeros(2))
-        self.register_buffer("g", torch.zeros(2))
-        self.plain = torch.zeros(2)
-
-    def grow(self, x: Tensor) -> Tensor:
-        self.h = torch.cat([self.h, x])
-        return self.h
-
-    def retype(self, x: Tensor) -> None:
-        self.h = self.h.double()
-
-    def drop(self, x: Tensor) -> None:
-        self.h = None
-
-    def train_step(self, x: Tensor) -> None:
-        self.linear.weight.copy_(x[None] * 2)
-
-    def write_plain(self, x: Tensor) -> None:
-        self.plain += x
-
-    def assign_plain(self, x: Tensor) -> None:
-        self.plain = self.plain + x
-
-    def fine(self, x: Tensor) -> Tensor:
-        self.h += x
-        return self.h
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
-        ("grow", StateError, r"'grow' changes buffer 'h' from float32\[2\] to .*\[4\]"),
-        ("retype", StateError, r"'retype' changes buffer 'h' .* to float64\[2\]"),
-        ("drop", StateError, "'drop' leaves buffer 'h' as NoneType"),
-        ("train_step", StateError, "'train_step' writes 'linear.weight', .* no buffer"),
-        ("write_plain", EntryPointError, "'write_plain' .* mutated .* as buffer"),
-        ("assign_plain", EntryPointError, "'assign_plain' .* attribute 'plain'"),
-    ],
-)
-def test_what_cannot_be_exported_is_refused(
-    name: str, error: type[Exception], message: str
-) -> None:
-    model = Faulty()
-    x = torch.ones(2)
-    with pytest.raises(error, match=message):
-        export(
-            model,
-            {
-                "fine": EntryPoint(model.fine, (x,)),
-                name: EntryPoint(getattr(model, name), (x,)),
-            },
-        )
-    assert torch.equal(model.plain, torch.zeros(2))
-
-
-def _other_module() -> EntryPoint:
-    return EntryPoint(Faulty().fine, (torch.ones(2),))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (_other_module, "'f' belongs to a Faulty that is not part of the root Nested"),
-        (lambda: EntryPoint(3), "'f' is a int, expected a method"),
-        (lambda: EntryPoint(lambda root, x, y: x, (1,)), "do not fit its signature"),
-    ],
-)
-def test_entry_points_that_do_not_fit_are_refused(
-    make: Callable[[], EntryPoint], message: str
-) -> None:
-    with pytest.raises(EntryPointError, match=message):
-        export(Nested(), {"f": make()})
-
-
-def test_state_is_chosen_by_names_and_globs() -> None:
-    model = Faulty()
-    x = torch.ones(2)
-    entry_points = {"fine": EntryPoint(model.fine, (x,))}
-    assert list(export(model, entry_points, state=["?"]).state) == ["g", "h"]
-    with pytest.raises(StateError, match="state 'k' matches no buffer.* 'g', 'h'"):
-        export(model, entry_points, state=["h", "k"])
-    with pytest.raises(StateError, match="'fine' writes buffer 'h', which 'state' lea"):
-        export(model, entry_points, state=["g"])
-
-
 def test_example_inputs_may_be_buffers_or_given_twice() -> None:
     class Sum(nn.Module):
         def __init__(self) -> None:
@@ -317,8 +225,3 @@ def test_example_inputs_may_be_buffers_or_given_twice() -> None:
             {"forward": EntryPoint(model.forward, examples)},
             [call("forward", x, y), call("forward", y, x), call("forward", y, y)],
         )
-
-
-def test_no_entry_point_is_an_error() -> None:
-    with pytest.raises(EntryPointError, match="there is no entry point to export"):
-        etshared.export(Nested(), {})
