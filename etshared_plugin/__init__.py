@@ -13,8 +13,9 @@ from .errors import EtsharedError
 
 if TYPE_CHECKING:
     from .backends.xnnpack_partitioner import SharedXnnpackPartitioner
+    from .edge_manager import SharedEdgeProgramManager
     from .entry_points import EntryPoint, ExportedEntryPoints, export
-    from .lowering import SharedEdgeProgramManager, to_edge_transform_and_lower
+    from .lowering import to_edge_transform_and_lower
     from .partitioner import SharedStatePartitioner
     from .runtime import Session, SharedProgram, load
 
@@ -38,7 +39,7 @@ _MODULES = {
     "EntryPoint": "entry_points",
     "ExportedEntryPoints": "entry_points",
     "Session": "runtime",
-    "SharedEdgeProgramManager": "lowering",
+    "SharedEdgeProgramManager": "edge_manager",
     "SharedProgram": "runtime",
     "SharedStatePartitioner": "partitioner",
     "SharedXnnpackPartitioner": "backends.xnnpack_partitioner",

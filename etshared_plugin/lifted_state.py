@@ -39,6 +39,7 @@ from .program_surgery import (
     inputs_of,
     insert_cast,
     insert_clone,
+    is_functional,
     order_inputs,
     outputs_of,
     relayout_copy,
@@ -94,16 +95,16 @@ def lift(
     fqns: Collection[str] | None = None,
     *,
     canonical: Mapping[str, str] = MappingProxyType({}),
-    functional: bool = False,
 ) -> LiftedProgram:
     """Turn the named buffers of ``program``, by default all, into inputs and outputs.
 
-    ``program`` is not changed. Unless it is ``functional``, it may hold in-place
-    operators, as `torch.export` leaves it, and so may the result. Names of one
-    tensor become one input, named as ``canonical`` says.
+    ``program`` is not changed. Where it has in-place operators, as `torch.export`
+    leaves it, so has the result. Names of one tensor become one input, named as
+    ``canonical`` says.
     """
     wanted = set(buffer_fqns(program) if fqns is None else fqns)
     graph, nodes = copy_graph(program)
+    functional = is_functional(graph)
     if functional:
         _drop_copies(graph)
     kept: Inputs = []

@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
 from executorch import exir
-from executorch.exir import (
-    EdgeCompileConfig,
-    EdgeProgramManager,
-    ExecutorchBackendConfig,
-    ExecutorchProgramManager,
-)
-from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir import EdgeCompileConfig
 from executorch.exir.backend.partitioner import Partitioner
-from executorch.exir.dialects._ops import ops as exir_ops
-from executorch.exir.passes.quant_fusion_pass import quant_fusion_and_const_prop_pass
 from torch.export import ExportedProgram
 
-from .context import encode
-from .context.model import CONTEXT_KEY
+from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
 from .entry_points import ExportedEntryPoints
-from .errors import StateError
-from .lifted_state import LiftedProgram, anchor, lift, restore
-from .memory_planning import (
-    MemoryPlanner,
-    MethodPlanningPass,
-    SharedMemoryPlanner,
-    state_nodes,
-    without_buffers,
-)
-from .partitioner import SharedStatePartitioner
-from .plain_programs import lift_plain_programs
-from .plugins import plugin_manager
-from .program_surgery import assemble, clone_operator, copy_graph, inputs_of
-from .record import build_context
-from .state import RESET_STATE, SharedState, initial_values_program
-from .structure import with_serializable_types
+from .errors import EntryPointError, PartitionError, StateError
+from .lifted_state import anchor
+from .plain_programs import lift_declared, lift_plain_programs
+from .state import RESET_STATE, initial_values_program
 
-Partitioners = Sequence[Partitioner] | Mapping[str, Sequence[Partitioner]]
-
-#: ExecuTorch reads tables of the record in place; keep its scalars aligned.
-_RECORD_ALIGNMENT = 16
+OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
+Partitioners: TypeAlias = OneOrSeveral | Mapping[str, OneOrSeveral]
 
 
 def to_edge_transform_and_lower(
@@ -76,16 +49,19 @@ def to_edge_transform_and_lower(
 
     Raises:
         StateError: the state of the programs does not fit together.
-        PartitionError: a partitioner takes shared state into a delegate.
+        PartitionError: a partitioner takes shared state into a delegate, or is
+            for an entry point that is not there.
+        LoweringError: ExecuTorch refuses a program; its error is the cause.
         PluginError: a plugin failed.
     """
     if isinstance(programs, ExportedProgram):
         programs = {"forward": programs}
+    for name in programs:
+        if not isinstance(name, str) or not name:
+            raise EntryPointError(f"an entry point is named {name!r}, expected a name")
     if isinstance(programs, ExportedEntryPoints) and state is None:
         shared = programs.state
-        lifted = {
-            name: lift(one, shared, functional=True) for name, one in programs.items()
-        }
+        lifted = lift_declared(programs, shared)
     else:
         lifted, shared = lift_plain_programs(programs, state)
     if shared:
@@ -98,204 +74,38 @@ def to_edge_transform_and_lower(
             )
         lifted[reset_entry_point] = initial_values_program(shared)
     lifted = {name: anchor(program) for name, program in lifted.items()}
-    if partitioner is not None and not isinstance(partitioner, Mapping):
-        partitioner = dict.fromkeys(programs, partitioner)
-    manager = exir.to_edge_transform_and_lower(
-        {name: program.program for name, program in lifted.items()},
-        transform_passes,
-        {
-            name: [_wrap(one, name, lifted) for one in several]
-            for name, several in (partitioner or {}).items()
-        },
-        dict(constant_methods) if constant_methods else None,
-        compile_config,
-        generate_etrecord,
-    )
+    partitioners = {
+        name: [wrap_partitioner(one, name, lifted) for one in several]
+        for name, several in _by_method(partitioner, programs).items()
+    }
+    with lowering_errors("lower the entry points"):
+        manager = exir.to_edge_transform_and_lower(
+            {name: program.program for name, program in lifted.items()},
+            transform_passes,
+            partitioners,
+            dict(constant_methods) if constant_methods else None,
+            compile_config,
+            generate_etrecord,
+        )
     generated = reset_entry_point if shared else None
     return SharedEdgeProgramManager._adopt(manager, lifted, shared, generated)
 
 
-def _wrap(
-    partitioner: Partitioner, method_name: str, lifted: Mapping[str, LiftedProgram]
-) -> SharedStatePartitioner:
-    state = lifted[method_name].inputs if method_name in lifted else ()
-    wrapped = plugin_manager().first_result(
-        "etshared_wrap_partitioner",
-        Partitioner,
-        partitioner=partitioner,
-        method_name=method_name,
-        state=state,
-    )
-    return SharedStatePartitioner(
-        partitioner if wrapped is None else wrapped, state, method_name=method_name
-    )
-
-
-class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
-    """An EdgeProgramManager whose entry points share state.
-
-    Its edge programs have the state as their first user inputs and outputs; in
-    the program that ``to_executorch`` makes it is mutable buffers again.
-    """
-
-    _lifted: Mapping[str, LiftedProgram]
-    _state: SharedState
-    _generated: str | None
-
-    @classmethod
-    def _adopt(
-        cls,
-        manager: EdgeProgramManager,
-        lifted: Mapping[str, LiftedProgram],
-        state: SharedState,
-        generated: str | None,
-    ) -> SharedEdgeProgramManager:
-        # The attributes of a manager are all that it is; constructing another
-        # would verify and merge named data once more.
-        shared = cls.__new__(cls)
-        shared.__dict__.update(manager.__dict__)
-        shared._lifted = lifted
-        shared._state = state
-        shared._generated = generated
-        return shared
-
-    def transform(
-        self,
-        passes: Any,  # noqa: ANN401
-        compile_config: EdgeCompileConfig | None = None,
-    ) -> SharedEdgeProgramManager:
-        manager = super().transform(passes, compile_config)
-        return self._adopt(manager, self._lifted, self._state, self._generated)
-
-    def to_backend(
-        self, partitioner: Partitioner | Mapping[str, Partitioner]
-    ) -> SharedEdgeProgramManager:
-        if not isinstance(partitioner, Mapping):
-            partitioner = dict.fromkeys(
-                (name for name in self._edge_programs if name != self._generated),
-                partitioner,
+def _by_method(
+    partitioner: Partitioners | None, programs: Mapping[str, ExportedProgram]
+) -> dict[str, Sequence[Partitioner]]:
+    if partitioner is None:
+        return {}
+    if not isinstance(partitioner, Mapping):
+        partitioner = dict.fromkeys(programs, partitioner)
+    for name in partitioner:
+        if name not in programs:
+            raise PartitionError(
+                f"there is a partitioner for entry point '{name}', and only the entry"
+                f" points {', '.join(map(repr, programs))}",
+                method_name=name,
             )
-        manager = super().to_backend(
-            {
-                name: _wrap(one, name, self._current())
-                for name, one in partitioner.items()
-            }
-        )
-        return self._adopt(manager, self._lifted, self._state, self._generated)
-
-    def to_executorch(
-        self, config: ExecutorchBackendConfig | None = None
-    ) -> ExecutorchProgramManager:
-        """Make the ExecuTorch program, with the record of what is shared in it.
-
-        May be called repeatedly. Everything that ``config`` sets is kept; its
-        memory-planning passes plan what is not shared.
-
-        Raises:
-            MemoryPlanningError: shared state cannot be placed.
-            PluginError: a plugin failed.
-        """
-        config = config or ExecutorchBackendConfig()
-        lifted = self._current()
-        if config.do_quant_fusion_and_const_prop:
-            # On restored programs it would fold state that a method only reads.
-            lifted = {
-                name: replace(one, program=_folded(one.program))
-                for name, one in lifted.items()
-            }
-        initial_values = {f: buffer.initial_value for f, buffer in self._state.items()}
-        edge = copy.copy(self)
-        edge._edge_programs = {
-            name: restore(
-                replace(one, call=with_serializable_types(one.call)),
-                initial_values,
-                self._lifted[name].result_dtypes(),
-            )
-            for name, one in lifted.items()
-        }
-        edge._named_data_store = _copy_named_data(self._named_data_store)
-        passes = {
-            name: without_buffers(
-                _for_method(config.memory_planning_pass, name),
-                name,
-                config.enable_non_cpu_memory_planning,
-            )
-            for name in lifted
-        }
-        planner = plugin_manager().first_result(
-            "etshared_make_memory_planner",
-            MemoryPlanner,
-            passes=passes,
-            state=self._state,
-        ) or SharedMemoryPlanner(passes, self._state)
-        planning: dict[str, MethodPlanningPass] = {}
-
-        def finish() -> None:
-            if CONTEXT_KEY in edge._named_data_store.key_to_buffer_idx:
-                return
-            planner.plan_shared()
-            planned = {n: one.planned for n, one in planning.items() if one.planned}
-            for method in planned.values():
-                for _, node in state_nodes(*method, self._state):
-                    # 1.5.1 takes state that a method only reads for a constant.
-                    node.meta.pop("constant_tag", None)
-            context = build_context(
-                lifted,
-                planned,
-                self._state,
-                self._generated,
-                edge._named_data_store,
-            )
-            edge._named_data_store.add_named_data(
-                CONTEXT_KEY, encode(context), alignment=_RECORD_ALIGNMENT
-            )
-
-        planning |= {name: MethodPlanningPass(name, planner, finish) for name in lifted}
-        config = replace(
-            config, memory_planning_pass=planning, do_quant_fusion_and_const_prop=False
-        )
-        # Without gradients: values of trainable parameters are copied into state.
-        with torch.no_grad(), warnings.catch_warnings():
-            # The emitter advises to write initial values at every load.
-            warnings.filterwarnings("ignore", "Mutation on a buffer in the model")
-            return EdgeProgramManager.to_executorch(edge, config)
-
-    def _current(self) -> dict[str, LiftedProgram]:
-        return {
-            name: replace(self._lifted[name], program=program)
-            for name, program in self._edge_programs.items()
-        }
-
-
-def _for_method(setting: Any, method_name: str) -> Any:  # noqa: ANN401
-    """Resolve a setting of ExecutorchBackendConfig that may be a dict by method."""
-    if isinstance(setting, dict):
-        return setting.get(method_name, ExecutorchBackendConfig().memory_planning_pass)
-    return setting
-
-
-def _folded(program: ExportedProgram) -> ExportedProgram:
-    folded: ExportedProgram = quant_fusion_and_const_prop_pass(_copied(program))
-    # 1.5.1 returns constants through a clone that dim-order mode refuses.
-    for node in folded.graph.nodes:
-        if node.target is exir_ops.edge.aten.clone.default:
-            node.target = clone_operator(folded)
-    return folded
-
-
-def _copied(program: ExportedProgram) -> ExportedProgram:
-    graph, nodes = copy_graph(program)
-    values = graph.output_node().args[0]
-    assert isinstance(values, tuple | list)
-    return assemble(
-        program,
-        graph,
-        [(nodes[node], spec) for node, spec in inputs_of(program)],
-        list(zip(values, program.graph_signature.output_specs, strict=True)),
-    )
-
-
-def _copy_named_data(store: NamedDataStore) -> NamedDataStore:
-    copied = NamedDataStore()
-    copied.merge_named_data_store(store.get_named_data_store_output())
-    return copied
+    return {
+        name: [several] if isinstance(several, Partitioner) else several
+        for name, several in partitioner.items()
+    }

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 from .errors import StateError
 from .lifted_state import LiftedProgram, functionalize, keep, lift
-from .program_surgery import buffer_fqns, buffer_tensor
+from .program_surgery import buffer_fqns, buffer_tensor, is_functional
 from .refusals import refuse_unfaithful
 from .state import SharedState, select_state
 
@@ -20,6 +20,33 @@ class _Occurrence:
     method_name: str
     fqn: str
     tensor: torch.Tensor
+
+
+def lift_declared(
+    programs: Mapping[str, ExportedProgram], state: SharedState
+) -> dict[str, LiftedProgram]:
+    """Lift declared state of programs that were made for it, or put beside them.
+
+    Raises:
+        StateError: a program has other state, or the same in another form.
+    """
+    lifted = {}
+    for name, program in programs.items():
+        for fqn in state.keys() & buffer_fqns(program):
+            own, declared = buffer_tensor(program, fqn), state[fqn].initial_value
+            if _kind(own) != _kind(declared):
+                raise StateError(
+                    f"buffer '{fqn}' of entry point '{name}' is {_kind(own)}, expected"
+                    f" {_kind(declared)} as it was exported",
+                    method_name=name,
+                    fqn=fqn,
+                )
+        one = lift(program, state)
+        lifted[name] = (
+            one if is_functional(program.graph) else keep(functionalize(one), state)
+        )
+        refuse_unfaithful(name, lifted[name])
+    return lifted
 
 
 def lift_plain_programs(

@@ -156,6 +156,19 @@ def assemble(
     )
 
 
+def copied_program(program: ExportedProgram) -> ExportedProgram:
+    """Copy a program whose graph is to be changed; tensors are shared."""
+    graph, nodes = copy_graph(program)
+    values = graph.output_node().args[0]
+    assert isinstance(values, tuple | list)
+    return assemble(
+        program,
+        graph,
+        [(nodes[node], spec) for node, spec in inputs_of(program)],
+        list(zip(values, program.graph_signature.output_specs, strict=True)),
+    )
+
+
 def flat_call(input_count: int, output_count: int) -> ModuleCallSignature:
     """Return the convention of a program that takes and returns flat tuples."""
     from torch.utils import _pytree as pytree
@@ -197,6 +210,15 @@ def rename_placeholder(node: fx.Node, name: str, taken: set[str]) -> None:
         candidate = f"{name}_{count}"
     node.name = candidate
     node.target = candidate
+
+
+def is_functional(graph: fx.Graph) -> bool:
+    """Tell whether no operator writes into its arguments."""
+    return not any(
+        isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.is_mutable
+        for node in graph.nodes
+    )
 
 
 def copied_value(node: fx.Node) -> fx.Node | None:
