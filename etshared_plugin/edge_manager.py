@@ -16,7 +16,6 @@ from executorch.exir import (
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
 )
-from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.passes.quant_fusion_pass import quant_fusion_and_const_prop_pass
@@ -39,6 +38,7 @@ from .partitioner import SharedStatePartitioner
 from .plugins import plugin_manager
 from .program_surgery import clone_operator, copied_program
 from .record import build_context
+from .sharing_identity import identify_constants, named_data_of
 from .state import SharedState
 from .structure import with_serializable_types
 
@@ -163,7 +163,10 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
                 name: _reinplaced(one, config)
                 for name, one in edge._edge_programs.items()
             }
-        edge._named_data_store = _copy_named_data(self._named_data_store)
+        options: dict[int, Mapping[str, str]] = {}
+        for name, program in edge._edge_programs.items():
+            options.update(identify_constants(program, name))
+        edge._named_data_store = named_data_of(edge._edge_programs)
         passes = {
             name: without_buffers(
                 _for_method(config.memory_planning_pass, name),
@@ -196,6 +199,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
                 self._generated,
                 edge._named_data_store,
                 self._config_methods,
+                options,
             )
             edge._named_data_store.add_named_data(
                 CONTEXT_KEY, encode(context), alignment=_RECORD_ALIGNMENT
@@ -272,9 +276,3 @@ def _fits_in_place(index_put: fx.Node) -> bool:
     index = indices[0].meta["val"]
     expected = (*index.shape, *old.meta["val"].shape[1:])
     return index.dim() == 1 and tuple(values.meta["val"].shape) == expected
-
-
-def _copy_named_data(store: NamedDataStore) -> NamedDataStore:
-    copied = NamedDataStore()
-    copied.merge_named_data_store(store.get_named_data_store_output())
-    return copied

@@ -14,7 +14,7 @@ without torch: import it inside the hooks that need it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -51,6 +51,20 @@ class DelegateDescription:
 
     operators: Mapping[str, int]
     constants: tuple[DelegateConstant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifiedConstants:
+    """A lowered module's payload with sharing identities as named-data keys.
+
+    ``keys`` has every key of the new payload, with the one that the module uses
+    for the same bytes now. ``options`` are the backend's load-time options that
+    are right with these keys, as text: ``true`` or ``false``, a number, a string.
+    """
+
+    processed_bytes: bytes
+    keys: Mapping[str, str]
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @hookspec(firstresult=True)
@@ -106,6 +120,26 @@ def etshared_describe_delegate(
     :param method_name: the entry point that it belongs to.
     :return: a description, or None where the backend is another's; without any
         the operators are read from the lowered module's original graph.
+
+    .. versionadded:: 0.1
+    """
+
+
+@hookspec(firstresult=True)
+def etshared_identify_constants(
+    lowered_module: Any,  # noqa: ANN401
+    method_name: str,
+) -> IdentifiedConstants | None:
+    """Name constants so that keys are equal exactly where sharing is right.
+
+    Called by ``to_executorch`` for each delegate outside of control flow, before
+    ``etshared_describe_delegate`` sees the module with its new keys. Stops at the
+    first result that is not None. The module must not be changed.
+
+    :param lowered_module: the ``LoweredBackendModule``.
+    :param method_name: the entry point that it belongs to.
+    :return: the payload with its new keys, or None where the backend is another's
+        or shares nothing at run time.
 
     .. versionadded:: 0.1
     """

@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from .hookspecs import DelegateDescription
 from .lifted_state import LiftedProgram
 from .memory_planning import state_specs
 from .plugins import plugin_manager
+from .sharing_identity import Options
 from .state import SharedState
 from .structure import arguments_of, structure_of
 from .weights import WeightTable
@@ -51,6 +53,7 @@ def build_context(
     generated: str | None,
     named_data: NamedDataStore,
     constant_methods: Mapping[str, Any] | None = None,
+    options: Options = MappingProxyType({}),
 ) -> SharedContext:
     """Describe what the planned methods share.
 
@@ -61,6 +64,7 @@ def build_context(
         generated: name of the entry point that writes the initial values.
         named_data: what the delegates of all methods stored.
         constant_methods: what methods without a graph return.
+        options: backend options of delegates, by the identity of their modules.
 
     Raises:
         MemoryPlanningError: a planner put one buffer into two places.
@@ -82,7 +86,12 @@ def build_context(
         for index, module in enumerate(lowered_modules(graph_module)):
             description = _describe(module, name)
             weights.add_delegate(module, description, len(delegates))
-            delegates.append(_delegate(module, description, position, index))
+            delegates.append(
+                dataclasses.replace(
+                    _delegate(module, description, position, index),
+                    options=tuple(sorted(options.get(id(module), {}).items())),
+                )
+            )
         weights.add_kernels(lifted[name].program, planned[name], position)
         call = lifted[name].call
         entry_points.append(

@@ -32,7 +32,7 @@ class _Uses:
 
 
 class WeightTable:
-    """Collects constants by what they are: bytes, type, sizes, quantization.
+    """Collects constants by their sharing identity.
 
     Args:
         named_data: what the delegates of all methods stored.
@@ -108,14 +108,13 @@ class WeightTable:
 
     def _add(self, data: memoryview, constant: DelegateConstant) -> _Uses:
         digest = hashlib.sha256(data).digest()
-        meaning = (
-            "named data" if constant.key else "constant segment",
-            digest.hex(),
-            int(constant.scalar_type),
-            constant.sizes,
-            constant.quantization,
+        # A backend shares what has one key; kernels share what is stored once.
+        identity = (
+            constant.key
+            or hashlib.sha256(
+                repr((digest.hex(), int(constant.scalar_type), constant.sizes)).encode()
+            ).hexdigest()
         )
-        identity = hashlib.sha256(repr(meaning).encode()).hexdigest()
         return self._uses.setdefault(identity, _Uses(digest, data.nbytes, constant))
 
 

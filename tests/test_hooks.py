@@ -22,7 +22,12 @@ from etshared_plugin import hookspecs, runtime
 from etshared_plugin.cli import main
 from etshared_plugin.context import ScalarType
 from etshared_plugin.errors import PluginError
-from etshared_plugin.hookspecs import DelegateConstant, DelegateDescription, hookimpl
+from etshared_plugin.hookspecs import (
+    DelegateConstant,
+    DelegateDescription,
+    IdentifiedConstants,
+    hookimpl,
+)
 from etshared_plugin.inspection import (
     Finding,
     ProgramReport,
@@ -31,6 +36,7 @@ from etshared_plugin.inspection import (
 )
 from etshared_plugin.memory_planning import SharedMemoryPlanner
 from etshared_plugin.plugins import plugin_manager
+from etshared_plugin.pte import PteFile
 from etshared_plugin.runtime._libraries import load_plugin_libraries
 from etshared_plugin.state import SharedState
 
@@ -202,6 +208,32 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         )
         paths.append(str(path))
     return paths
+
+
+def test_hook_etshared_identify_constants(
+    exported: Mapping[str, ExportedProgram], use: Callable[[object], None]
+) -> None:
+    class Identity:
+        @hookimpl
+        def etshared_identify_constants(
+            self, lowered_module: LoweredBackendModule, method_name: str
+        ) -> IdentifiedConstants:
+            stored = lowered_module.named_data_store_output
+            keys = {} if stored is None else {key: key for key in stored.pte_data}
+            return IdentifiedConstants(
+                lowered_module.processed_bytes, keys, {"asked_by": method_name}
+            )
+
+    use(Identity())
+    edge = etshared.to_edge_transform_and_lower(
+        exported, partitioner=[XnnpackPartitioner()]
+    )
+    context = PteFile(edge.to_executorch().buffer).shared_context()
+    assert context is not None
+    assert [
+        (context.entry_points[delegate.entry_point].name, dict(delegate.options))
+        for delegate in context.delegates
+    ] == [("forward", {"asked_by": "forward"}), ("peek", {"asked_by": "peek"})]
 
 
 def test_hook_etshared_native_libraries(

@@ -5,11 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..context.scalar_type import ScalarType
-from ..hookspecs import DelegateConstant, DelegateDescription, hookimpl
-from ._generated import xnnpack_graph as generated
+from ..hookspecs import (
+    DelegateConstant,
+    DelegateDescription,
+    IdentifiedConstants,
+    hookimpl,
+)
+from ._generated.xnnpack_graph import XNNDatatype as _D
+from .xnnpack_identity import packed_identities
+from .xnnpack_payload import Payload
 
 if TYPE_CHECKING:
     import torch
@@ -17,15 +24,17 @@ if TYPE_CHECKING:
 
     from .xnnpack_partitioner import SharedXnnpackPartitioner
 
-__all__ = ["SharedXnnpackPartitioner", "etshared_describe_delegate"]
+__all__ = [
+    "SharedXnnpackPartitioner",
+    "etshared_describe_delegate",
+    "etshared_identify_constants",
+]
 
 _BACKEND_ID = "XnnpackBackend"
 
-#: 1.5.1's serialization/xnnpack_graph_serialize.py: the magic "XH00" stands at
-#: byte 4, the offset and the size of the flatbuffer at bytes 10 and 14.
-_HEADER_MAGIC = b"XH00"
+#: XNNPACK's option that turns its weight cache on for one load.
+_CACHE_OPTION = "weight_cache_enabled"
 
-_D = generated.XNNDatatype
 _SCALAR_TYPES = {
     _D.xnn_datatype_fp32: (ScalarType.FLOAT, ""),
     _D.xnn_datatype_fp16: (ScalarType.HALF, ""),
@@ -38,12 +47,6 @@ _SCALAR_TYPES = {
     _D.xnn_datatype_qcint32: (ScalarType.INT, "per-channel int32"),
     _D.xnn_datatype_qcint4: (ScalarType.BYTE, "per-channel int4"),
     _D.xnn_datatype_qbint4: (ScalarType.BYTE, "blockwise int4"),
-}
-
-_OPERATOR_NAMES = {
-    value: name.removeprefix("XNN")
-    for name, value in vars(generated.XNodeUnion).items()
-    if name.startswith("XNN")
 }
 
 
@@ -62,97 +65,93 @@ def etshared_describe_delegate(
 ) -> DelegateDescription | None:
     if lowered_module.backend_id != _BACKEND_ID:
         return None
-    graph = _graph(lowered_module.processed_bytes)
-    fqns = _fqns_by_digest(lowered_module.original_module)
-    operators = Counter(
-        _OPERATOR_NAMES[graph.Xnodes(i).XnodeUnionType()]
-        for i in range(graph.XnodesLength())
-    )
-    constants = {c.key: c for c in _constants(graph, fqns)}
+    payload = Payload(lowered_module.processed_bytes)
+    constants = {c.key: c for c in _constants(payload, _names(lowered_module))}
+    operators = Counter(node.kind.removeprefix("XNN") for node in payload.nodes)
     return DelegateDescription(operators, tuple(constants.values()))
 
 
-def _graph(payload: bytes) -> generated.XNNGraph:
-    start = 0
-    if payload[4:8] == _HEADER_MAGIC:
-        start = int.from_bytes(payload[10:14], "little")
-    return generated.XNNGraph.GetRootAs(payload, start)
+@hookimpl
+def etshared_identify_constants(
+    lowered_module: LoweredBackendModule,
+) -> IdentifiedConstants | None:
+    if lowered_module.backend_id != _BACKEND_ID:
+        return None
+    payload = Payload(lowered_module.processed_bytes)
+    identities = packed_identities(payload)
+    # Where operators pack one constant in two ways, one name would stand for both.
+    is_shareable = all(len(several) == 1 for several in identities.values())
+    changed = {i: min(several) for i, several in identities.items() if is_shareable}
+    keys = {**payload.keys, **changed}
+    return IdentifiedConstants(
+        payload.with_keys(changed),
+        {key: payload.keys[index] for index, key in keys.items()},
+        {_CACHE_OPTION: "true" if is_shareable else "false"},
+    )
 
 
-def _constants(
-    graph: generated.XNNGraph, fqns: dict[str, tuple[str, ...]]
-) -> Iterator[DelegateConstant]:
-    for i in range(graph.XvaluesLength()):
-        union = graph.Xvalues(i)
-        table = union.XvalueUnion()
-        value: Any
-        scales: Any = None
-        if union.XvalueUnionType() == generated.XValueUnion.XNNQuantizedTensorValue:
-            quantized = generated.XNNQuantizedTensorValue()
-            quantized.Init(table.Bytes, table.Pos)
-            value = quantized.TensorValue()
-            scales = _scales(quantized)
-        else:
-            value = generated.XNNTensorValue()
-            value.Init(table.Bytes, table.Pos)
-        index = value.ConstantBufferIdx()
-        if index:
-            key = graph.ConstantData(index).NamedKey().decode()
-            scalar_type, quantization = _SCALAR_TYPES[value.Datatype()]
-            sizes = tuple(value.Dims(d) for d in range(value.DimsLength()))
+#: By key: names in the module with the sizes that the bytes have there.
+_Names = dict[str, set[tuple[str, tuple[int, ...]]]]
+
+
+def _constants(payload: Payload, names: _Names) -> Iterator[DelegateConstant]:
+    for value in payload.values.values():
+        if value.constant:
+            key = payload.keys[value.constant]
+            scalar_type, quantization = _SCALAR_TYPES[value.datatype]
+            sizes = _without_ones(value.dims)
+            fqns = sorted(fqn for fqn, own in names.get(key, ()) if own == sizes)
             yield DelegateConstant(
-                key, scalar_type, sizes, fqns.get(key, ()), quantization
+                key, scalar_type, value.dims, tuple(fqns), quantization
             )
-        if scales is not None and scales.ScaleBufferIdx():
-            key = graph.ConstantData(scales.ScaleBufferIdx()).NamedKey().decode()
-            blockwise = isinstance(scales, generated.PerChannelGroupQuant)
+        if value.quantization is not None and value.quantization.scales:
+            blockwise = value.quantization.kind == "PerChannelGroupQuant"
+            count = dict(value.quantization.parameters)["num_scales"]
+            assert isinstance(count, int)
             yield DelegateConstant(
-                key,
+                payload.keys[value.quantization.scales],
                 ScalarType.BFLOAT16 if blockwise else ScalarType.FLOAT,
-                (scales.NumScales(),),
+                (count,),
                 quantization="scales",
             )
 
 
-def _scales(
-    value: generated.XNNQuantizedTensorValue,
-) -> generated.PerChannelQuant | generated.PerChannelGroupQuant | None:
-    kinds = {
-        generated.XNNQuantParams.PerChannelQuant: generated.PerChannelQuant,
-        generated.XNNQuantParams.PerChannelGroupQuant: generated.PerChannelGroupQuant,
-    }
-    kind = kinds.get(value.QuantParamsType())
-    if kind is None:
-        return None
-    table = value.QuantParams()
-    scales = kind()
-    scales.Init(table.Bytes, table.Pos)
-    return scales
+def _names(lowered_module: LoweredBackendModule) -> _Names:
+    """Find constants whose bytes stand in the module.
 
-
-def _fqns_by_digest(program: Any) -> dict[str, tuple[str, ...]]:  # noqa: ANN401
-    """Return the fqns of each constant by the SHA-256 of what XNNPACK stores.
-
-    It stores float32 in the module's layout, or convolution weights with the
-    input channels last; what it folds or quantizes has no name in the module.
+    XNNPACK stores float32 in the module's layout, or convolution weights with
+    the input channels last; what it folds or quantizes has no name there.
     """
-    names: dict[str, set[str]] = {}
+    stored = lowered_module.named_data_store_output
+    if stored is None:
+        return {}
+    program = lowered_module.original_module
+    by_digest: _Names = {}
     for fqn, tensor in {**program.state_dict, **program.constants}.items():
-        for digest in _digests(tensor):
-            names.setdefault(digest, set()).add(fqn)
-    return {digest: tuple(sorted(fqns)) for digest, fqns in names.items()}
+        for digest, sizes in _layouts(tensor):
+            by_digest.setdefault(digest, set()).add((fqn, sizes))
+    return {
+        key: by_digest.get(
+            hashlib.sha256(stored.buffers[entry.buffer_index]).hexdigest(), set()
+        )
+        for key, entry in stored.pte_data.items()
+    }
 
 
-def _digests(tensor: torch.Tensor) -> set[str]:
-    value = tensor.detach().contiguous()
-    layouts = [value]
+def _layouts(tensor: torch.Tensor) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the digest and the sizes of each layout that XNNPACK may store."""
+    value = tensor.detach()
+    layouts = [value.contiguous()]
     if value.dim() in (3, 4):
         layouts.append(value.movedim(1, -1).contiguous())
-    return {
-        hashlib.sha256(layout.flatten().view(_uint8()).numpy().data).hexdigest()
-        for layout in layouts
-        if layout.numel()
-    }
+    for layout in layouts:
+        if layout.numel():
+            data = layout.flatten().view(_uint8()).numpy().data
+            yield hashlib.sha256(data).hexdigest(), _without_ones(tuple(layout.shape))
+
+
+def _without_ones(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in sizes if size != 1)
 
 
 def _uint8() -> torch.dtype:

@@ -1,0 +1,66 @@
+"""Sharing identities of the constants that XNNPACK packs.
+
+XNNPACK's weight cache in ExecuTorch 1.5.1 finds packed weights by the names of
+the unpacked weight and bias, which are digests of their bytes: equal bytes of
+another shape, scale or operator collide there, and give wrong results. An
+identity takes in everything that decides what packing makes of the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from .xnnpack_payload import Node, Payload, Value
+
+#: Names the rules below; whoever changes them must change every identity.
+_RULES = "etshared XNNPACK identity 1"
+
+#: The operand that an operator packs; a bias is packed beside it, and the cache
+#: has its name next to the weight's.
+_PACKED_OPERANDS = {
+    "XNNFullyConnected": "filter",
+    "XNNConv2d": "filter",
+    "XNNDepthwiseConv2d": "filter",
+    "XNNConvTranspose2d": "filter",
+    "XNNBatchMatrixMultiply": "input2",
+}
+
+
+def packed_identities(payload: Payload) -> dict[int, set[str]]:
+    """Return the identities of each packed constant, by the constant's index.
+
+    A constant has more than one where operators pack it in different ways.
+    """
+    found: dict[int, set[str]] = {}
+    for node in payload.nodes:
+        operand = _PACKED_OPERANDS.get(node.kind)
+        if operand is None:
+            continue
+        constant = payload.values[node.operands[operand]].constant
+        if constant:
+            facts = (_RULES, payload.keys[constant], _facts(payload, node, operand))
+            identity = hashlib.sha256(repr(facts).encode()).hexdigest()
+            found.setdefault(constant, set()).add(identity)
+    return found
+
+
+def _facts(payload: Payload, node: Node, packed: str) -> tuple[object, ...]:
+    """Return what decides packing, but for the bytes of weight and bias."""
+    operands = [
+        (role, _meaning(payload, payload.values[value], with_sizes=role == packed))
+        for role, value in sorted(node.operands.items())
+        if role != "bias"
+    ]
+    return node.kind, node.parameters, tuple(operands)
+
+
+def _meaning(payload: Payload, value: Value, *, with_sizes: bool) -> tuple[object, ...]:
+    quantization: tuple[object, ...] = ()
+    if value.quantization is not None:
+        scales = value.quantization.scales
+        quantization = (
+            value.quantization.kind,
+            value.quantization.parameters,
+            payload.keys[scales] if scales else "",
+        )
+    return value.datatype, value.dims if with_sizes else (), quantization
