@@ -227,6 +227,63 @@ def test_a_slice_of_dynamic_size_is_written(partitioner: Partitioners) -> None:
     )
 
 
+class Views(nn.Module):
+    """Writes through views, indices and masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(2, 4))
+
+    def through_views(self, x: Tensor) -> Tensor:
+        upper, lower = self.h.chunk(2)
+        upper.add_(x)
+        lower[0, 1:3].mul_(2).sub_(x[1:3])
+        self.h.view(-1)[3] = 9
+        return self.h.t()
+
+    def roll(self) -> Tensor:
+        self.h = torch.roll(self.h, 1, 1)
+        return self.h.sum()
+
+    def column(self, position: Tensor, x: Tensor) -> Tensor:
+        self.h[:, position] = x
+        return self.h
+
+    def masked(self, mask: Tensor) -> list[Tensor]:
+        self.h.masked_fill_(mask, -1.0)
+        self.h[~mask] = 5.0
+        return [self.h[0], self.h[0], mask]
+
+
+def test_writes_go_through_views_indices_and_masks(partitioner: Partitioners) -> None:
+    model = Views()
+    x, one, column = torch.arange(4.0), torch.tensor([1]), torch.full((2, 1), 2.0)
+    mask = torch.tensor([[True, False, True, False]] * 2)
+    program = assert_equals_eager(
+        model,
+        {
+            "through_views": EntryPoint(model.through_views, (x,)),
+            "roll": EntryPoint(model.roll),
+            "column": EntryPoint(model.column, (one, column)),
+            "masked": EntryPoint(model.masked, (mask,)),
+        },
+        [
+            call("through_views", x),
+            call("roll"),
+            call("column", one + 1, column),
+            call("through_views", -x),
+            call("masked", mask),
+            call("roll"),
+            call("column", one - 1, 3 * column),
+            call("masked", ~mask),
+        ],
+        partitioner,
+    )
+    session = program.session()
+    written = session.column(one + 1, column)
+    assert torch.equal(written, torch.tensor([0.0, 0.0, 2.0, 0.0]).expand(2, 4))
+
+
 def test_a_write_into_an_argument_is_refused_at_export() -> None:
     model = OnlyCopies()
 
