@@ -31,7 +31,7 @@ def buffer_owners(root: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
                 continue
             others = by_storage.setdefault(tensor.untyped_storage().data_ptr(), [])
             for other, other_tensor in others:
-                if _overlap(other_tensor, tensor):
+                if overlap(other_tensor, tensor):
                     raise StateError(
                         f"buffers '{other}' and '{fqn}' are views of one memory;"
                         " register one of them and take the other as a view of it",
@@ -53,7 +53,9 @@ def aliases(root: nn.Module, owners: Mapping[str, Any]) -> dict[str, tuple[str, 
     }
 
 
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Tell whether two tensors that have elements lie in each other's memory."""
+
     def extent(t: torch.Tensor) -> tuple[int, int]:
         start = t.data_ptr()
         last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 
 from .errors import StateError
 from .lifted_state import LiftedProgram, functionalize, keep, lift
-from .program_surgery import buffer_fqns, buffer_tensor, is_functional
+from .module_buffers import overlap
+from .program_surgery import buffer_fqns, buffer_tensor, inputs_of, is_functional
 from .refusals import refuse_unfaithful
 from .state import SharedState, select_state
+
+#: Inputs whose values a program keeps.
+_KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ def lift_plain_programs(
     fqn that stands for different tensors is shared only if ``patterns`` say so.
 
     Raises:
-        StateError: as :func:`select_state`, or buffers of one name differ.
+        StateError: as :func:`select_state`, or buffers of one name differ, or a
+            program uses the memory of shared state under another name.
     """
     occurrences = [
         _Occurrence(name, fqn, buffer_tensor(program, fqn))
@@ -93,6 +99,9 @@ def lift_plain_programs(
             [o for o in occurrences if canonical[o.fqn] == fqn],
             chosen_by_caller=patterns is not None,
         )
+    _refuse_hidden_views(
+        programs, [o for o in occurrences if canonical[o.fqn] in state]
+    )
     return {name: keep(program, state) for name, program in lifted.items()}, state
 
 
@@ -139,6 +148,34 @@ def _check_agreement(
         raise StateError(
             f"{where} {problem}", method_name=other.method_name, fqn=first.fqn
         )
+
+
+def _refuse_hidden_views(
+    programs: Mapping[str, ExportedProgram], state: Sequence[_Occurrence]
+) -> None:
+    """Refuse what would keep its value when shared state in its memory changes."""
+    for name, program in programs.items():
+        for node, spec in inputs_of(program):
+            if spec.kind not in _KEPT or not node.users:
+                continue
+            used = _Occurrence(
+                name, str(spec.target), buffer_tensor(program, str(spec.target))
+            )
+            for one in state:
+                if spec.kind is InputKind.BUFFER and _identity(used) == _identity(one):
+                    continue
+                if (
+                    used.tensor.numel()
+                    and one.tensor.numel()
+                    and overlap(used.tensor, one.tensor)
+                ):
+                    raise StateError(
+                        f"entry point '{name}' uses '{used.fqn}', which lies in the"
+                        f" memory of shared buffer '{one.fqn}' and would keep the value"
+                        f" it had at export; use '{one.fqn}' itself",
+                        method_name=name,
+                        fqn=one.fqn,
+                    )
 
 
 def _kind(tensor: torch.Tensor) -> str:

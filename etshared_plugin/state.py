@@ -34,7 +34,8 @@ class StateBuffer:
 
     @property
     def is_zero(self) -> bool:
-        return not bool(self.initial_value.any())
+        """Whether every byte is zero, which is not so of a negative zero."""
+        return not bool(self.initial_value.flatten().view(torch.uint8).any())
 
 
 #: Shared state by fqn, ascending.

@@ -182,6 +182,34 @@ def test_one_name_with_another_shape_or_dtype_is_refused(
             etshared.to_edge_transform_and_lower(programs, state=state)
 
 
+class Hiding(nn.Module):
+    """Knows the memory of its buffer under another name."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        memory = torch.zeros(2)
+        self.register_buffer("h", memory)
+        if kind == "attribute":
+            self.other = memory[:1]
+        elif kind == "buffer":
+            self.register_buffer("other", memory[:1])
+        else:
+            self.other = nn.Parameter(memory, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.h += x
+        return self.other + x
+
+
+@pytest.mark.parametrize("kind", ["attribute", "buffer", "parameter"])
+def test_other_names_for_the_memory_of_state_are_refused(kind: str) -> None:
+    program = torch.export.export(Hiding(kind), (X,))
+    with pytest.raises(
+        StateError, match="'forward' uses 'other', which lies in .* shared buffer 'h'"
+    ):
+        etshared.to_edge_transform_and_lower(program)
+
+
 class AddTwice(ExportPass):
     """Doubles every addition of two tensors."""
 

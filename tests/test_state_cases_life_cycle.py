@@ -236,3 +236,27 @@ def test_named_state_may_be_read_only(partitioner: Partitioners) -> None:
     session = program.session()
     session.state["count"] = torch.tensor(11)
     assert session.get()[0] == 11
+
+
+class Inverse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.tensor([-0.0, -0.0]))
+
+    def get(self) -> Tensor:
+        return 1 / self.h
+
+    def set(self, h: Tensor) -> None:
+        self.h.copy_(h)
+
+
+def test_a_negative_zero_keeps_its_sign() -> None:
+    model = Inverse()
+    entry_points = {
+        "get": EntryPoint(model.get),
+        "set": EntryPoint(model.set, (torch.ones(2),)),
+    }
+    calls = [call("get"), call("set", torch.zeros(2)), call("get")]
+    assert_program_equals(
+        lower(model, entry_points), eager_outcomes(model, entry_points, calls)
+    )
