@@ -19,7 +19,7 @@ from runtime_programs import recurrent
 from etshared_plugin import __version__
 from etshared_plugin.cli import main
 from etshared_plugin.cli.printing import human_nbytes
-from etshared_plugin.cli.values import as_json, leaves
+from etshared_plugin.cli.values import as_json, leaves, values_text
 from etshared_plugin.plugins import plugin_manager
 
 # What a terminal would act on, and what rich would take for markup.
@@ -352,6 +352,12 @@ def test_a_broken_plugin_is_named_and_the_rest_works(
     plugin_manager.cache_clear()
     assert main(["verify", str(program)]) == 0
     assert capsys.readouterr().err.startswith("etshared: plugin 'broken'")
+
+
+def test_integers_are_shown_in_full() -> None:
+    assert values_text(np.array([1234567, -1])) == "1234567 -1"
+    assert values_text(np.full(9, 1234567)) == "all 1234567"
+    assert values_text(np.array([1234567.5])) == "1.23457e+06"
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,10 +39,10 @@ def values_text(value: object) -> str:
     if not isinstance(value, np.ndarray):
         return str(value)
     if value.size <= _SHOWN_IN_TABLES:
-        return " ".join(f"{item:.6g}" for item in _numbers(value)) or "empty"
+        return " ".join(map(_number_text, _numbers(value))) or "empty"
     low, high, mean = _range_and_mean(value)
     if low == high:
-        return f"all {low:.6g}"
+        return f"all {_number_text(_numbers(value.ravel()[:1])[0])}"
     return f"{low:.4g} to {high:.4g}, mean {mean:.4g}"
 
 
@@ -66,6 +66,10 @@ def _numbers(array: np.ndarray) -> list[float]:
     return [
         int(item) if array.dtype.kind in "iub" else float(item) for item in array.flat
     ]
+
+
+def _number_text(item: float) -> str:
+    return str(item) if isinstance(item, int) else f"{item:.6g}"
 
 
 def _range_and_mean(array: np.ndarray) -> tuple[float, float, float]:
