@@ -194,6 +194,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
                     node.meta.pop("constant_tag", None)
             context = build_context(
                 lifted,
+                self._lifted,
                 planned,
                 self._state,
                 self._generated,

@@ -35,6 +35,7 @@ from .context import (
 )
 from .errors import MemoryPlanningError
 from .hookspecs import DelegateDescription
+from .input_sizes import input_sizes
 from .lifted_state import LiftedProgram
 from .memory_planning import state_specs
 from .plugins import plugin_manager
@@ -48,6 +49,7 @@ Planned = Mapping[str, tuple[fx.GraphModule, ExportGraphSignature]]
 
 def build_context(
     lifted: Mapping[str, LiftedProgram],
+    exported: Mapping[str, LiftedProgram],
     planned: Planned,
     state: SharedState,
     generated: str | None,
@@ -59,6 +61,7 @@ def build_context(
 
     Args:
         lifted: the edge programs, which tell who reads and who writes.
+        exported: the same before lowering, which tell the sizes of inputs.
         planned: what memory planning left of each method.
         state: shared state with its initial values.
         generated: name of the entry point that writes the initial values.
@@ -103,6 +106,7 @@ def build_context(
                 tuple(range(first, len(delegates))),
                 graph_module.meta["non_const_buffer_sizes"][1],
                 generated=name == generated,
+                inputs=input_sizes(exported[name], planned[name]),
             )
         )
     found = weights.weights()

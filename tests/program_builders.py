@@ -31,6 +31,7 @@ from etshared_plugin.context import (
     Delegate,
     EntryPointRecord,
     InitialValue,
+    InputSizes,
     Producer,
     ScalarType,
     SharedContext,
@@ -127,6 +128,7 @@ def record_of(data: bytes) -> SharedContext:
                 buffers=both,
                 delegates=of_entry[0],
                 activation_nbytes=activations[0],
+                inputs=(InputSizes((1, SIZE), (1, SIZE), (0, 0)),),
             ),
             EntryPointRecord(
                 name="peek",
@@ -134,6 +136,7 @@ def record_of(data: bytes) -> SharedContext:
                 buffers=(BufferUse(0, Access.READ),),
                 delegates=of_entry[1],
                 activation_nbytes=activations[1],
+                inputs=(InputSizes((1, SIZE), (1, SIZE), (0, 0)),),
             ),
             EntryPointRecord(
                 name="reset_state",

@@ -165,6 +165,35 @@ def dynamic(planned: bool) -> bytes:
     ).buffer
 
 
+class Bounded(torch.nn.Module):
+    """Two dimensions that go together, one of its own, one that is fixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def encode(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return x.sum(1) * y
+
+
+@functools.cache
+def bounded(backend: Backend) -> bytes:
+    """``x`` has 2 to 16 rows of 8, ``y`` 1 to 5 rows as long as ``x`` has rows."""
+    model = Bounded()
+    rows, batch = Dim("rows", min=2, max=16), Dim("batch", min=1, max=5)
+    entry_point = etshared.EntryPoint(
+        model.encode,
+        (torch.ones(6, 8), torch.ones(3, 6)),
+        dynamic_shapes={"x": {0: rows}, "y": {0: batch, 1: rows}},
+    )
+    exported = etshared.export(model, {"encode": entry_point})
+    edge = etshared.to_edge_transform_and_lower(
+        exported, partitioner=_partitioner(backend)
+    )
+    return edge.to_executorch().buffer
+
+
 class Mixed(torch.nn.Module):
     """Inputs and outputs of many kinds."""
 

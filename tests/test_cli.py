@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from plugin_packages import PluginPackages
 from program_builders import record_of, stock_program, with_record
-from runtime_programs import recurrent
+from runtime_programs import bounded, recurrent
 
 from etshared_plugin import __version__
 from etshared_plugin.cli import main
@@ -84,6 +84,21 @@ def test_inspect_prints_the_report_as_json(
     steps = next(state for state in report["state"] if state["fqn"] == "steps")
     assert (steps["dtype"], steps["sizes"], steps["nbytes"]) == ("int64", [], 8)
     assert "forward" in steps["writers"] and "lookup" in steps["writers"]
+
+
+def test_inspect_shows_which_sizes_inputs_may_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bounded.pte"
+    path.write_bytes(bounded("portable"))
+    assert main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out.replace("\n", " ")
+    assert "[s1=2..16,8]" in text and "[1..5,s1=2..16]" in text
+    assert main(["inspect", str(path), "--json"]) == 0
+    x, y = printed_json(capsys)["entry_points"][0]["arguments"]
+    (sizes,) = y["values"]
+    assert (sizes["min_sizes"], sizes["max_sizes"]) == ([1, 2], [5, 16])
+    assert sizes["symbols"] == [2, 1]
 
 
 def test_names_from_a_file_reach_no_terminal_as_they_are(

@@ -20,6 +20,7 @@ from etshared_plugin.context import (
     EntryPointRecord,
     Extension,
     InitialValue,
+    InputSizes,
     Producer,
     ScalarType,
     SharedContext,
@@ -60,6 +61,12 @@ RECORD = SharedContext(
             buffers=(BufferUse(0, Access.READ_WRITE), BufferUse(1, Access.READ)),
             delegates=(0, 1),
             activation_nbytes=96,
+            inputs=(
+                InputSizes((2, 3), (16, 3), (1, 0)),
+                InputSizes((), (), ()),
+                InputSizes((2,), (16,), (1,)),
+                InputSizes((0, 1), (2**31 - 1, 4), (3, 2)),
+            ),
         ),
         EntryPointRecord(
             name="reset_state",
@@ -148,7 +155,12 @@ def changed(field: str, index: int, **changes: object) -> SharedContext:
 
 
 def argument(structure: Structure) -> SharedContext:
-    return entry(0, arguments=(Argument("x", structure),))
+    inputs = (InputSizes(),) * structure.leaf_count
+    return entry(0, arguments=(Argument("x", structure),), inputs=inputs)
+
+
+def one_input(sizes: InputSizes) -> SharedContext:
+    return entry(0, arguments=(Argument("x"),), inputs=(sizes,))
 
 
 def nested(depth: int) -> Structure:
@@ -324,6 +336,42 @@ BROKEN_RULES: dict[str, tuple[SharedContext, str]] = {
         entry(0, result=Structure(children=(LEAF,))),
         "entry point 'forward': result: a leaf has children",
     ),
+    "sizes of an input missing": (
+        entry(0, inputs=FORWARD.inputs[1:]),
+        "entry point 'forward': sizes of 3 inputs, expected 4",
+    ),
+    "sizes of no input": (
+        entry(1, inputs=(InputSizes(),)),
+        "entry point 'reset_state': sizes of 1 inputs, expected 0",
+    ),
+    "sizes without their minimum": (
+        one_input(InputSizes((), (4,), (0,))),
+        "input 0: 0 min_sizes, 1 max_sizes and 1 symbols, expected one of each",
+    ),
+    "sizes without their symbols": (
+        one_input(InputSizes((4,), (4,), ())),
+        "input 0: 1 min_sizes, 1 max_sizes and 0 symbols, expected one of each",
+    ),
+    "dimensions of an input": (
+        one_input(InputSizes((1,) * 17, (1,) * 17, (0,) * 17)),
+        "input 0: 17 dimensions, expected at most 16",
+    ),
+    "minimum above maximum": (
+        one_input(InputSizes((5,), (4,), (0,))),
+        "input 0: min_size is 5, expected 0 to 4",
+    ),
+    "negative minimum": (
+        one_input(InputSizes((-1,), (4,), (0,))),
+        "input 0: min_size is -1, expected 0 to 4",
+    ),
+    "maximum": (
+        one_input(InputSizes((0,), (1 << 31,), (0,))),
+        "input 0: size is 2147483648, expected 0 to 2147483647",
+    ),
+    "symbol": (
+        one_input(InputSizes((0,), (1,), (-1,))),
+        "input 0: symbol is -1, expected 0 to 4294967295",
+    ),
     "unknown buffer": (
         entry(0, buffers=(BufferUse(2, Access.READ),)),
         "entry point 'forward': buffer 2 is none of 2",
@@ -349,7 +397,7 @@ BROKEN_RULES: dict[str, tuple[SharedContext, str]] = {
         "buffer 'count': no generated entry point writes its initial value",
     ),
     "generated with arguments": (
-        entry(1, arguments=(Argument("x"),)),
+        entry(1, arguments=(Argument("x"),), inputs=(InputSizes(),)),
         "entry point 'reset_state': generated, but has arguments",
     ),
     "delegate order": (

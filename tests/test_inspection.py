@@ -27,6 +27,7 @@ from etshared_plugin.context import (
     Access,
     BufferUse,
     EntryPointRecord,
+    InputSizes,
     SharedContext,
     Structure,
     StructureKind,
@@ -301,7 +302,21 @@ def _activations(record: SharedContext) -> SharedContext:
 
 
 def _arguments(record: SharedContext) -> SharedContext:
-    return changed(record, "entry_points", 0, arguments=())
+    return changed(record, "entry_points", 0, arguments=(), inputs=())
+
+
+def _larger_input(record: SharedContext) -> SharedContext:
+    sizes = InputSizes((1, SIZE), (1, SIZE + 1), (0, 0))
+    return changed(record, "entry_points", 0, inputs=(sizes,))
+
+
+def _smaller_input(record: SharedContext) -> SharedContext:
+    sizes = InputSizes((0, SIZE), (1, SIZE), (0, 0))
+    return changed(record, "entry_points", 0, inputs=(sizes,))
+
+
+def _scalar_input(record: SharedContext) -> SharedContext:
+    return changed(record, "entry_points", 0, inputs=(InputSizes(),))
 
 
 def _result(record: SharedContext) -> SharedContext:
@@ -354,6 +369,24 @@ CONTRADICTIONS = [
     (_small_arena, "arena-size", "arena 2", "136 bytes, the program plans 144"),
     (_activations, "arena-size", "method 'forward'", "tells of 0 bytes of activat"),
     (_arguments, "signature", "method 'forward'", "0 inputs, the program has 1"),
+    (
+        _larger_input,
+        "signature",
+        "method 'forward'",
+        "input 0: the record allows sizes from 32 to 33 in dimension 1, .* plans 32",
+    ),
+    (
+        _smaller_input,
+        "signature",
+        "method 'forward'",
+        "input 0: the record allows sizes from 0 to 1 in dimension 0, .* plans 1",
+    ),
+    (
+        _scalar_input,
+        "signature",
+        "method 'forward'",
+        "input 0: the record tells of 0 dimensions, the program has 2",
+    ),
     (_result, "signature", "method 'forward'", "0 outputs, the program has 1"),
     (_denied_use, "state", "buffer 'sum'", "'peek' uses it, the record does not"),
     (_denied_write, "state", "buffer 'count'", "'forward' writes it, .* says READ"),

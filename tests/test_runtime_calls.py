@@ -11,6 +11,7 @@ import pytest
 import runtime_programs as programs
 import torch
 from runtime_programs import Backend, Pair, Point, Recurrent
+from torch.export import Dim
 
 import etshared_plugin as etshared
 from etshared_plugin.errors import InputError, RuntimeFailure
@@ -195,9 +196,87 @@ def test_shapes_may_vary_up_to_their_bound(planned: bool) -> None:
         np.testing.assert_array_equal(flat, x.ravel())
         np.testing.assert_array_equal(twice, np.concatenate([x, x]))
     with pytest.raises(
-        InputError, match=r"input 0 is of shape \(11, 4\), expected at most \(10, 4\)"
+        InputError, match="input 0 has size 11 in dimension 0, expected at most 10$"
     ):
         session.forward(np.ones((11, 4), np.float32))
+    with pytest.raises(
+        InputError, match=r"input 0 is of shape \(4,\), expected at most \(10, 4\)"
+    ):
+        session.forward(np.ones(4, np.float32))
+
+
+_BAD_SIZES = [
+    ((5, 7), (1, 5), "input 'x' has size 7 in dimension 1, expected 8"),
+    ((5, 9), (1, 5), "input 'x' has size 9 in dimension 1, expected 8"),
+    ((1, 8), (1, 1), "input 'x' has size 1 in dimension 0, expected 2 to 16"),
+    ((17, 8), (1, 17), "input 'x' has size 17 in dimension 0, expected 2 to 16"),
+    ((5, 8), (0, 5), "input 'y' has size 0 in dimension 0, expected 1 to 5"),
+    (
+        (5, 8),
+        (3, 6),
+        "input 'y' has size 6 in dimension 1, expected 5 as in dimension 0 of"
+        " input 'x'",
+    ),
+]
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+def test_sizes_are_those_that_export_allowed(backend: Backend) -> None:
+    eager = programs.Bounded()
+    session = etshared.load(programs.bounded(backend)).session()
+    for rows, batch in ((2, 1), (16, 5), (7, 3)):
+        x, y = torch.rand(rows, 8), torch.rand(batch, rows)
+        torch.testing.assert_close(session.encode(x, y), eager.encode(x, y))
+    for x_shape, y_shape, message in _BAD_SIZES:
+        with pytest.raises(InputError) as refused:
+            session.encode(torch.ones(x_shape), torch.ones(y_shape))
+        assert str(refused.value) == f"method 'encode': {message}"
+    assert session.state["calls"].item() == 3
+
+
+def test_the_least_size_is_the_one_before_lowering() -> None:
+    # Lowering to edge makes it 2, for torch takes 0 and 1 for special.
+    context = etshared.load(programs.bounded("portable")).context
+    assert context is not None
+    x, y = context.entry_points[0].inputs
+    assert (x.min_sizes, x.max_sizes, x.symbols) == ((2, 8), (16, 8), (1, 0))
+    assert (y.min_sizes, y.max_sizes, y.symbols) == ((1, 2), (5, 16), (2, 1))
+
+
+_SIZES = {
+    "at least one": (Dim("n", min=1, max=9), (1, 9)),
+    "of any size": (Dim("n", max=9), (0, 9)),
+    "found by torch": (Dim.AUTO(max=9), (2, 9)),
+    "even": (2 * Dim("n", min=1, max=4), (2, 8)),
+    "one more": (Dim("n", min=1, max=8) + 1, (2, 9)),
+    "without a bound": (Dim("n"), (0, 6)),  # 1.5.1 plans for the example
+}
+
+
+@pytest.mark.parametrize("dim", _SIZES)
+@pytest.mark.parametrize("way", ["export", "plain"])
+def test_the_record_has_the_range_of_each_size(dim: str, way: str) -> None:
+    class Doubling(torch.nn.Module):
+        def forward(self, x: torch.Tensor, flag: bool) -> torch.Tensor:
+            return x * 2
+
+    size, expected = _SIZES[dim]
+    model, args, shapes = Doubling(), (torch.ones(4, 6), True), ({1: size}, None)
+    exported = (
+        torch.export.export(model, args, dynamic_shapes=shapes)
+        if way == "plain"
+        else etshared.export(
+            model,
+            {"forward": etshared.EntryPoint(model, args, dynamic_shapes=shapes)},
+        )
+    )
+    edge = etshared.to_edge_transform_and_lower(exported)
+    context = etshared.load(edge.to_executorch().buffer).context
+    assert context is not None
+    x, flag = context.entry_points[0].inputs
+    least, most = expected
+    assert (x.min_sizes, x.max_sizes, x.symbols) == ((4, least), (4, most), (0, 1))
+    assert flag.max_sizes == ()
 
 
 @pytest.mark.parametrize("planned", [True, False])

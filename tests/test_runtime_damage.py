@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,13 @@ import runtime_programs as programs
 from runtime_programs import Backend
 
 import etshared_plugin as etshared
-from etshared_plugin.context import Delegate, SharedContext, decode, encode
+from etshared_plugin.context import (
+    Delegate,
+    InputSizes,
+    SharedContext,
+    decode,
+    encode,
+)
 from etshared_plugin.errors import (
     ContextFormatError,
     ExecutorchError,
@@ -94,6 +101,28 @@ def test_a_record_that_does_not_fit_the_program_is_refused() -> None:
     assert data.count(digest) == 1
     with pytest.raises(ProgramFormatError, match="differs from its recorded digest"):
         etshared.load(data.replace(digest, digest[::-1])).session().load()
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [((2, 8), (17, 8)), ((2, 9), (16, 9)), ((2,), (16,))]
+)
+def test_recorded_sizes_that_the_plan_has_no_room_for_are_refused(
+    least: tuple[int, ...], most: tuple[int, ...]
+) -> None:
+    data = programs.bounded("portable")
+    context = _context(data)
+    encode_entry, *others = context.entry_points
+    _, y = encode_entry.inputs
+    x = InputSizes(least, most, (0,) * len(least))
+    entry_points = (replace(encode_entry, inputs=(x, y)), *others)
+    recorded = encode(context)
+    changed = encode(replace(context, entry_points=entry_points))
+    assert data.count(recorded) == 1
+    with pytest.raises(
+        ContextFormatError,
+        match="does not fit .*'encode' cannot take input 'x' in the recorded sizes",
+    ):
+        etshared.load(data.replace(recorded, changed.ljust(len(recorded), b"\0")))
 
 
 def test_state_without_memory_is_refused_instead_of_crashing() -> None:

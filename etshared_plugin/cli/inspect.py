@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
 
-from ..inspection import ProgramReport, ValueReport, inspect_program
+from ..inspection import EntryPointReport, ProgramReport, ValueReport, inspect_program
 from .printing import (
     human_nbytes,
     number,
@@ -78,10 +78,7 @@ def _print_entry_points(console: Console, report: ProgramReport) -> None:
         (
             (
                 f"{entry.name} (generated)" if entry.generated else entry.name,
-                ", ".join(
-                    f"{argument.name}: {_values(argument.values)}"
-                    for argument in entry.arguments
-                ),
+                _arguments(entry),
                 _values(entry.results),
                 str(len(entry.delegates)),
                 human_nbytes(entry.activation_nbytes),
@@ -205,12 +202,40 @@ def _print_arenas(console: Console, report: ProgramReport) -> None:
     )
 
 
-def _values(values: Iterable[ValueReport]) -> str:
+def _arguments(entry: EntryPointReport) -> str:
+    symbols = Counter(
+        symbol
+        for argument in entry.arguments
+        for value in argument.values
+        for symbol in value.symbols
+    )
+    # One that stands once ties nothing.
+    tied = {symbol for symbol, count in symbols.items() if symbol and count > 1}
     return ", ".join(
-        tensor_text(value.dtype, value.sizes) + (" at most" if value.dynamic else "")
-        if value.dtype
-        else value.kind
-        for value in values
+        f"{argument.name}: {_values(argument.values, tied)}"
+        for argument in entry.arguments
+    )
+
+
+def _values(values: Iterable[ValueReport], tied: Collection[int] = frozenset()) -> str:
+    return ", ".join(_value(value, tied) for value in values)
+
+
+def _value(value: ValueReport, tied: Collection[int]) -> str:
+    if not value.dtype:
+        return value.kind
+    if not value.dynamic or not value.max_sizes:
+        at_most = " at most" if value.dynamic else ""
+        return tensor_text(value.dtype, value.sizes) + at_most
+    return tensor_text(
+        value.dtype,
+        (
+            (f"s{symbol}=" if symbol in tied else "")
+            + (str(most) if least == most else f"{least}..{most}")
+            for least, most, symbol in zip(
+                value.min_sizes, value.max_sizes, value.symbols, strict=True
+            )
+        ),
     )
 
 

@@ -24,7 +24,7 @@ def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-def tensor_text(dtype: str, sizes: Iterable[int]) -> str:
+def tensor_text(dtype: str, sizes: Iterable[int | str]) -> str:
     return f"{dtype} [{','.join(map(str, sizes))}]"
 
 

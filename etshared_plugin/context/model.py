@@ -81,6 +81,19 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class InputSizes:
+    """Which sizes one input may have, by dimension; empty for what is no tensor.
+
+    Dimensions of one entry point with the same symbol, other than 0, have the same
+    size in a call.
+    """
+
+    min_sizes: tuple[int, ...] = ()
+    max_sizes: tuple[int, ...] = ()
+    symbols: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BufferUse:
     """``buffer`` indexes :attr:`SharedContext.buffers`."""
 
@@ -90,7 +103,10 @@ class BufferUse:
 
 @dataclass(frozen=True, slots=True)
 class EntryPointRecord:
-    """One entry point; the generated one writes the initial values of all state."""
+    """One entry point; the generated one writes the initial values of all state.
+
+    ``inputs`` has one element for each leaf of ``arguments``.
+    """
 
     name: str
     arguments: tuple[Argument, ...] = ()
@@ -99,6 +115,7 @@ class EntryPointRecord:
     delegates: tuple[int, ...] = ()
     activation_nbytes: int = 0
     generated: bool = False
+    inputs: tuple[InputSizes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""Rules for the Python signature of an entry point."""
+"""Rules for the signature of an entry point: arguments, result, sizes of inputs."""
 
 from __future__ import annotations
 
 from ..errors import ContextFormatError
-from .checks import check_name, check_text
-from .model import EntryPointRecord, Structure, StructureKind
+from .checks import UINT32_MAX, check_name, check_range, check_shape, check_text
+from .model import EntryPointRecord, InputSizes, Structure, StructureKind
 
 #: Nesting of one argument's or result's structure.
 MAX_STRUCTURE_DEPTH = 32
@@ -33,7 +33,29 @@ def check_signature(place: str, entry: EntryPointRecord, structures: int) -> int
         structures = _check_structure(
             f"{place}: argument '{argument.name}'", argument.structure, structures
         )
-    return _check_structure(f"{place}: result", entry.result, structures)
+    structures = _check_structure(f"{place}: result", entry.result, structures)
+    leaves = sum(argument.structure.leaf_count for argument in entry.arguments)
+    if len(entry.inputs) != leaves:
+        raise ContextFormatError(
+            f"{place}: sizes of {len(entry.inputs)} inputs, expected {leaves}"
+        )
+    for index, sizes in enumerate(entry.inputs):
+        _check_sizes(f"{place}: input {index}", sizes)
+    return structures
+
+
+def _check_sizes(place: str, sizes: InputSizes) -> None:
+    check_shape(place, sizes.max_sizes)
+    counts = len(sizes.min_sizes), len(sizes.max_sizes), len(sizes.symbols)
+    if len(set(counts)) != 1:
+        raise ContextFormatError(
+            f"{place}: {counts[0]} min_sizes, {counts[1]} max_sizes and {counts[2]} "
+            "symbols, expected one of each for each dimension"
+        )
+    for lowest, highest in zip(sizes.min_sizes, sizes.max_sizes, strict=True):
+        check_range(place, "min_size", lowest, highest)
+    for symbol in sizes.symbols:
+        check_range(place, "symbol", symbol, UINT32_MAX)
 
 
 def _check_structure(place: str, structure: Structure, structures: int) -> int:

@@ -2,14 +2,18 @@
 
 #include "failure.h"
 #include "method_plan.h"
+#include "shared_context_reader.h"
 #include "tensor.h"
 
 namespace etshared::runtime {
 
-/// Compares one input with the plan, so that nothing can fail midway for it.
-Status check_input(
+/// Narrows the sizes that the plan allows to those that export allowed. Fails
+/// when the record contradicts the plan; `method` has the record's inputs.
+Status limit_input_sizes(const EntryPointRecord& record, MethodPlan& method);
+
+/// Compares inputs with the plan, so that nothing can fail midway for them.
+Status check_inputs(
     const MethodPlan& method,
-    const ValueInfo& expected,
-    const InputValue& given);
+    const std::vector<InputValue>& inputs);
 
 } // namespace etshared::runtime

@@ -23,7 +23,7 @@ class LoadedMethod {
       size_t method,
       et::HierarchicalAllocator* arenas);
 
-  /// Prepares a call with inputs that passed `check_input()`.
+  /// Prepares a call with inputs that passed `check_inputs()`.
   Status set_inputs(const std::vector<InputValue>& inputs);
 
   /// Runs with the inputs that were set last. Outputs are the caller's.

@@ -47,6 +47,10 @@ Status read_tensor(
   if (dims_seen != (1u << info.sizes.size()) - 1) {
     return damaged(method, concat("has a malformed dim order in ", info.label));
   }
+  info.max_sizes = info.sizes;
+  info.min_sizes = info.is_dynamic
+      ? std::vector<int32_t>(info.sizes.size(), 0)
+      : info.sizes;
   return success();
 }
 

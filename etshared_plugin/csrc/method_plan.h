@@ -24,9 +24,12 @@ struct ValueInfo {
   /// How messages call it, for example `input 'x'`.
   std::string label;
 
-  // Tensors; the sizes are upper bounds where the shape is dynamic.
+  // Tensors; the sizes are upper bounds where the shape is dynamic. The record
+  // may narrow what an input's sizes may be.
   ScalarType scalar_type = ScalarType::Undefined;
   std::vector<int32_t> sizes;
+  std::vector<int32_t> min_sizes;
+  std::vector<int32_t> max_sizes;
   std::vector<uint8_t> dim_order;
   uint64_t nbytes = 0;
   bool is_dynamic = false;
@@ -55,9 +58,18 @@ struct InitialRange {
   uint32_t data_index;
 };
 
+/// A dimension of one input that has the size of a dimension of another.
+struct TiedSize {
+  size_t input;
+  size_t dim;
+  size_t first_input;
+  size_t first_dim;
+};
+
 struct MethodPlan {
   std::string name;
   std::vector<ValueInfo> inputs;
+  std::vector<TiedSize> tied_sizes;
   std::vector<ValueInfo> outputs;
   /// Bytes of mem_id 1, 2, …
   std::vector<uint64_t> arena_nbytes;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "generated/program_generated.h"
+#include "input_checks.h"
 
 namespace etshared::runtime {
 namespace {
@@ -153,6 +154,7 @@ Status SharedProgram::match_context() {
       method.inputs[i].label =
           concat("input ", quoted(entry_point.input_names[i]));
     }
+    ETSHARED_RETURN_IF_FAILED(limit_input_sizes(entry_point, method));
     if (entry_point.is_generated) {
       generated_method_ = position->second;
       if (!method.inputs.empty()) {

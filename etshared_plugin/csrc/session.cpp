@@ -101,18 +101,7 @@ Outcome<std::vector<OutputValue>> Session::call(
     size_t method,
     const std::vector<InputValue>& inputs) {
   const MethodPlan& plan = program_->methods()[method];
-  if (inputs.size() != plan.inputs.size()) {
-    return Failure{
-        FailureKind::kInput,
-        concat(
-            "method ", quoted(plan.name), " got ", inputs.size(),
-            " inputs, expected ", plan.inputs.size()),
-        plan.name,
-        et::Error::InvalidArgument};
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    ETSHARED_RETURN_IF_FAILED(check_input(plan, plan.inputs[i], inputs[i]));
-  }
+  ETSHARED_RETURN_IF_FAILED(check_inputs(plan, inputs));
 
   const std::lock_guard lock(mutex_);
   ETSHARED_RETURN_IF_FAILED(check_alive());

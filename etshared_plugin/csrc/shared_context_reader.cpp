@@ -55,6 +55,48 @@ uint64_t append_leaves(
   return leaves;
 }
 
+bool is_range(const InputSizesRecord& sizes, size_t dim) {
+  return sizes.min_sizes[dim] >= 0 &&
+      sizes.min_sizes[dim] <= sizes.max_sizes[dim];
+}
+
+Status read_input_sizes(const EntryPoint& source, EntryPointRecord& record) {
+  if (count(source.inputs()) != record.input_names.size()) {
+    return bad(concat(
+        "entry point ", quoted(record.name), " has sizes of ",
+        count(source.inputs()), " inputs, expected ",
+        record.input_names.size()));
+  }
+  for (size_t i = 0; i < record.input_names.size(); ++i) {
+    const InputSizes& input = *source.inputs()->Get(i);
+    InputSizesRecord sizes;
+    if (input.min_sizes() != nullptr) {
+      sizes.min_sizes.assign(
+          input.min_sizes()->begin(), input.min_sizes()->end());
+    }
+    if (input.max_sizes() != nullptr) {
+      sizes.max_sizes.assign(
+          input.max_sizes()->begin(), input.max_sizes()->end());
+    }
+    if (input.symbols() != nullptr) {
+      sizes.symbols.assign(input.symbols()->begin(), input.symbols()->end());
+    }
+    const size_t num_dims = sizes.max_sizes.size();
+    bool is_sound = num_dims <= et::kTensorDimensionLimit &&
+        sizes.min_sizes.size() == num_dims && sizes.symbols.size() == num_dims;
+    for (size_t dim = 0; is_sound && dim < num_dims; ++dim) {
+      is_sound = is_range(sizes, dim);
+    }
+    if (!is_sound) {
+      return bad(concat(
+          "entry point ", quoted(record.name), ": the sizes of input ",
+          quoted(record.input_names[i]), " are malformed"));
+    }
+    record.input_sizes.push_back(std::move(sizes));
+  }
+  return success();
+}
+
 Status read_entry_points(const SharedContext& context, ContextRecord& record) {
   std::set<std::string> names;
   for (size_t i = 0; i < count(context.entry_points()); ++i) {
@@ -73,6 +115,7 @@ Status read_entry_points(const SharedContext& context, ContextRecord& record) {
           argument.structure(), text(argument.name()), &entry_point.input_names);
     }
     entry_point.num_results = append_leaves(source.result(), "", nullptr);
+    ETSHARED_RETURN_IF_FAILED(read_input_sizes(source, entry_point));
     record.entry_points.push_back(std::move(entry_point));
   }
   const auto num_generated = std::count_if(

@@ -31,11 +31,20 @@ struct DelegateRecord {
   uint64_t payload_nbytes;
 };
 
+/// Sizes that one flat input may have, by dimension; none for what is no tensor.
+struct InputSizesRecord {
+  std::vector<int32_t> min_sizes;
+  std::vector<int32_t> max_sizes;
+  /// Dimensions with one symbol, other than 0, have one size in a call.
+  std::vector<uint32_t> symbols;
+};
+
 struct EntryPointRecord {
   std::string name;
   bool is_generated;
   /// One per flat input: the argument's name, and where in it the leaf is.
   std::vector<std::string> input_names;
+  std::vector<InputSizesRecord> input_sizes;
   uint64_t num_results;
 };
 

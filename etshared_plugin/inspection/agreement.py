@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..context import Access, ArenaKind, Buffer, EntryPointRecord, SharedContext
-from ..execution_plan import ExecutionPlan
+from ..context import (
+    Access,
+    ArenaKind,
+    Buffer,
+    EntryPointRecord,
+    InputSizes,
+    SharedContext,
+)
+from ..execution_plan import Dynamism, ExecutionPlan, Value
 from ..pte import PteFile
 from .placement_use import PlacementUse, placement_uses
 
@@ -33,7 +40,7 @@ def method_problems(context: SharedContext, program: PteFile) -> Iterator[Proble
 
 
 def signature_problems(context: SharedContext, program: PteFile) -> Iterator[Problem]:
-    """Yield entry points with other inputs or outputs."""
+    """Yield entry points with other inputs or outputs, or inputs of other sizes."""
     for entry, plan in recorded_plans(context, program):
         inputs = sum(argument.structure.leaf_count for argument in entry.arguments)
         for what, recorded, planned in (
@@ -45,6 +52,31 @@ def signature_problems(context: SharedContext, program: PteFile) -> Iterator[Pro
                     _method(entry.name),
                     f"the record tells of {recorded} {what}, the program has {planned}",
                 )
+        for index, (sizes, value) in enumerate(
+            zip(entry.inputs, plan.inputs, strict=False)
+        ):
+            problem = _impossible_sizes(sizes, plan.values[value])
+            if problem:
+                yield _method(entry.name), f"input {index}: {problem}"
+
+
+def _impossible_sizes(sizes: InputSizes, value: Value) -> str:
+    planned = () if value.tensor is None else value.tensor.sizes
+    fixed = value.tensor is None or value.tensor.dynamism is Dynamism.STATIC
+    if len(sizes.max_sizes) != len(planned):
+        return (
+            f"the record tells of {len(sizes.max_sizes)} dimensions, the program has "
+            f"{len(planned)}"
+        )
+    for dimension, (least, most, size) in enumerate(
+        zip(sizes.min_sizes, sizes.max_sizes, planned, strict=True)
+    ):
+        if most > size or (fixed and least != size):
+            return (
+                f"the record allows sizes from {least} to {most} in dimension "
+                f"{dimension}, the program plans {'' if fixed else 'at most '}{size}"
+            )
+    return ""
 
 
 def arena_problems(context: SharedContext, program: PteFile) -> Iterator[Problem]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
-from ..context import Access, SharedContext
+from ..context import Access, InputSizes, SharedContext
 from ..errors import ContextFormatError
 from ..execution_plan import Dynamism, ExecutionPlan, InstructionKind, Value
 from ..pte import PteFile
@@ -23,6 +22,9 @@ from .report import (
     ValueReport,
     WeightReport,
 )
+
+#: Sizes of inputs where there is no record.
+_UNKNOWN = InputSizes()
 
 
 def inspect_program(path: str | Path) -> ProgramReport:
@@ -116,13 +118,15 @@ def _entry_point(
     context: SharedContext, index: int, plan: ExecutionPlan
 ) -> EntryPointReport:
     entry = context.entry_points[index]
-    values = iter(plan.inputs)
+    recorded = entry.inputs or (_UNKNOWN,) * len(plan.inputs)
+    inputs = zip(plan.inputs, recorded, strict=True)
     arguments = tuple(
         ArgumentReport(
             name=argument.name,
             keyword_only=argument.keyword_only,
-            values=_values(
-                plan, [next(values) for _ in range(argument.structure.leaf_count)]
+            values=tuple(
+                _value(plan.values[index], sizes)
+                for index, sizes in islice(inputs, argument.structure.leaf_count)
             ),
         )
         for argument in entry.arguments
@@ -136,7 +140,7 @@ def _entry_point(
         name=entry.name,
         generated=entry.generated,
         arguments=arguments,
-        results=_values(plan, plan.outputs),
+        results=tuple(_value(plan.values[index]) for index in plan.outputs),
         activation_nbytes=entry.activation_nbytes,
         reads=tuple(
             context.buffers[use.buffer].fqn
@@ -153,11 +157,7 @@ def _entry_point(
     )
 
 
-def _values(plan: ExecutionPlan, indices: Sequence[int]) -> tuple[ValueReport, ...]:
-    return tuple(_value(plan.values[index]) for index in indices)
-
-
-def _value(value: Value) -> ValueReport:
+def _value(value: Value, sizes: InputSizes = _UNKNOWN) -> ValueReport:
     kind = value.kind.name.lower()
     if value.tensor is None:
         return ValueReport(kind)
@@ -166,6 +166,9 @@ def _value(value: Value) -> ValueReport:
         dtype=value.tensor.scalar_type.dtype_name,
         sizes=value.tensor.sizes,
         dynamic=value.tensor.dynamism is not Dynamism.STATIC,
+        min_sizes=sizes.min_sizes,
+        max_sizes=sizes.max_sizes,
+        symbols=sizes.symbols,
     )
 
 

@@ -12,12 +12,20 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ValueReport:
-    """One leaf of an argument or result; ``dtype`` and ``sizes`` are a tensor's."""
+    """One leaf of an argument or result; ``dtype`` and ``sizes`` are a tensor's.
+
+    Sizes of a dynamic tensor are the largest that the program plans. An input's
+    range is in ``min_sizes`` and ``max_sizes``, by dimension, if it is known; the
+    dimensions of an entry point that have one symbol but 0 have one size.
+    """
 
     kind: str
     dtype: str = ""
     sizes: tuple[int, ...] = ()
     dynamic: bool = False
+    min_sizes: tuple[int, ...] = ()
+    max_sizes: tuple[int, ...] = ()
+    symbols: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

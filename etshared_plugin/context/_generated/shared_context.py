@@ -261,6 +261,135 @@ def ArgumentEnd(builder):
 
 
 
+class InputSizes(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = InputSizes()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsInputSizes(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def InputSizesBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x54\x53\x43", size_prefixed=size_prefixed)
+
+    # InputSizes
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # InputSizes
+    def MinSizes(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # InputSizes
+    def MinSizesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int32Flags, o)
+        return 0
+
+    # InputSizes
+    def MinSizesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # InputSizes
+    def MinSizesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        return o == 0
+
+    # InputSizes
+    def MaxSizes(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # InputSizes
+    def MaxSizesAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Int32Flags, o)
+        return 0
+
+    # InputSizes
+    def MaxSizesLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # InputSizes
+    def MaxSizesIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        return o == 0
+
+    # InputSizes
+    def Symbols(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            a = self._tab.Vector(o)
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+        return 0
+
+    # InputSizes
+    def SymbolsAsNumpy(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.GetVectorAsNumpy(flatbuffers.number_types.Uint32Flags, o)
+        return 0
+
+    # InputSizes
+    def SymbolsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # InputSizes
+    def SymbolsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        return o == 0
+
+def InputSizesStart(builder):
+    builder.StartObject(3)
+
+def InputSizesAddMinSizes(builder, minSizes):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(minSizes), 0)
+
+def InputSizesStartMinSizesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def InputSizesAddMaxSizes(builder, maxSizes):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(maxSizes), 0)
+
+def InputSizesStartMaxSizesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def InputSizesAddSymbols(builder, symbols):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(symbols), 0)
+
+def InputSizesStartSymbolsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def InputSizesEnd(builder):
+    return builder.EndObject()
+
+
+
 class BufferUse(object):
     __slots__ = ['_tab']
 
@@ -439,8 +568,32 @@ class EntryPoint(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
+    # EntryPoint
+    def Inputs(self, j):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            x = self._tab.Vector(o)
+            x += flatbuffers.number_types.UOffsetTFlags.py_type(j) * 4
+            x = self._tab.Indirect(x)
+            obj = InputSizes()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # EntryPoint
+    def InputsLength(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        if o != 0:
+            return self._tab.VectorLen(o)
+        return 0
+
+    # EntryPoint
+    def InputsIsNone(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
+        return o == 0
+
 def EntryPointStart(builder):
-    builder.StartObject(7)
+    builder.StartObject(8)
 
 def EntryPointAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -471,6 +624,12 @@ def EntryPointStartDelegatesVector(builder, numElems):
 
 def EntryPointAddActivationNbytes(builder, activationNbytes):
     builder.PrependUint64Slot(6, activationNbytes, 0)
+
+def EntryPointAddInputs(builder, inputs):
+    builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(inputs), 0)
+
+def EntryPointStartInputsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
 
 def EntryPointEnd(builder):
     return builder.EndObject()
@@ -1612,8 +1771,9 @@ TABLES = {
     'Producer': [('package', 'string'), ('executorch', 'string'), ('torch', 'string')],
     'Structure': [('kind', 1), ('keys', ['string']), ('children', ['Structure']), ('type_name', 'string')],
     'Argument': [('name', 'string'), ('keyword_only', 1), ('structure', 'Structure')],
+    'InputSizes': [('min_sizes', [4]), ('max_sizes', [4]), ('symbols', [4])],
     'BufferUse': [('buffer', 4), ('access', 1)],
-    'EntryPoint': [('name', 'string'), ('generated', 1), ('arguments', ['Argument']), ('result', 'Structure'), ('buffers', ['BufferUse']), ('delegates', [4]), ('activation_nbytes', 8)],
+    'EntryPoint': [('name', 'string'), ('generated', 1), ('arguments', ['Argument']), ('result', 'Structure'), ('buffers', ['BufferUse']), ('delegates', [4]), ('activation_nbytes', 8), ('inputs', ['InputSizes'])],
     'Buffer': [('fqn', 'string'), ('aliases', ['string']), ('scalar_type', 1), ('sizes', [4]), ('dim_order', [1]), ('mem_id', 4), ('offset', 8), ('nbytes', 8), ('initial_value', 1), ('group', 'string')],
     'Arena': [('mem_id', 4), ('nbytes', 8), ('alignment', 4), ('kind', 1)],
     'Weight': [('identity', 'string'), ('digest', [1]), ('keys', ['string']), ('fqns', ['string']), ('nbytes', 8), ('scalar_type', 1), ('sizes', [4]), ('quantization', 'string'), ('delegates', [4]), ('entry_points', [4])],

@@ -27,6 +27,9 @@ struct StructureBuilder;
 struct Argument;
 struct ArgumentBuilder;
 
+struct InputSizes;
+struct InputSizesBuilder;
+
 struct BufferUse;
 struct BufferUseBuilder;
 
@@ -461,6 +464,92 @@ inline ::flatbuffers::Offset<Argument> CreateArgumentDirect(
       structure);
 }
 
+struct InputSizes FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
+  typedef InputSizesBuilder Builder;
+  struct Traits;
+  enum FlatBuffersVTableOffset FLATBUFFERS_VTABLE_UNDERLYING_TYPE {
+    VT_MIN_SIZES = 4,
+    VT_MAX_SIZES = 6,
+    VT_SYMBOLS = 8
+  };
+  const ::flatbuffers::Vector<int32_t> *min_sizes() const {
+    return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_MIN_SIZES);
+  }
+  const ::flatbuffers::Vector<int32_t> *max_sizes() const {
+    return GetPointer<const ::flatbuffers::Vector<int32_t> *>(VT_MAX_SIZES);
+  }
+  const ::flatbuffers::Vector<uint32_t> *symbols() const {
+    return GetPointer<const ::flatbuffers::Vector<uint32_t> *>(VT_SYMBOLS);
+  }
+  template <bool B = false>
+  bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
+    return VerifyTableStart(verifier) &&
+           VerifyOffset(verifier, VT_MIN_SIZES) &&
+           verifier.VerifyVector(min_sizes()) &&
+           VerifyOffset(verifier, VT_MAX_SIZES) &&
+           verifier.VerifyVector(max_sizes()) &&
+           VerifyOffset(verifier, VT_SYMBOLS) &&
+           verifier.VerifyVector(symbols()) &&
+           verifier.EndTable();
+  }
+};
+
+struct InputSizesBuilder {
+  typedef InputSizes Table;
+  ::flatbuffers::FlatBufferBuilder &fbb_;
+  ::flatbuffers::uoffset_t start_;
+  void add_min_sizes(::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> min_sizes) {
+    fbb_.AddOffset(InputSizes::VT_MIN_SIZES, min_sizes);
+  }
+  void add_max_sizes(::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> max_sizes) {
+    fbb_.AddOffset(InputSizes::VT_MAX_SIZES, max_sizes);
+  }
+  void add_symbols(::flatbuffers::Offset<::flatbuffers::Vector<uint32_t>> symbols) {
+    fbb_.AddOffset(InputSizes::VT_SYMBOLS, symbols);
+  }
+  explicit InputSizesBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
+        : fbb_(_fbb) {
+    start_ = fbb_.StartTable();
+  }
+  ::flatbuffers::Offset<InputSizes> Finish() {
+    const auto end = fbb_.EndTable(start_);
+    auto o = ::flatbuffers::Offset<InputSizes>(end);
+    return o;
+  }
+};
+
+inline ::flatbuffers::Offset<InputSizes> CreateInputSizes(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> min_sizes = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> max_sizes = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<uint32_t>> symbols = 0) {
+  InputSizesBuilder builder_(_fbb);
+  builder_.add_symbols(symbols);
+  builder_.add_max_sizes(max_sizes);
+  builder_.add_min_sizes(min_sizes);
+  return builder_.Finish();
+}
+
+struct InputSizes::Traits {
+  using type = InputSizes;
+  static auto constexpr Create = CreateInputSizes;
+};
+
+inline ::flatbuffers::Offset<InputSizes> CreateInputSizesDirect(
+    ::flatbuffers::FlatBufferBuilder &_fbb,
+    const std::vector<int32_t> *min_sizes = nullptr,
+    const std::vector<int32_t> *max_sizes = nullptr,
+    const std::vector<uint32_t> *symbols = nullptr) {
+  auto min_sizes__ = min_sizes ? _fbb.CreateVector<int32_t>(*min_sizes) : 0;
+  auto max_sizes__ = max_sizes ? _fbb.CreateVector<int32_t>(*max_sizes) : 0;
+  auto symbols__ = symbols ? _fbb.CreateVector<uint32_t>(*symbols) : 0;
+  return etshared::CreateInputSizes(
+      _fbb,
+      min_sizes__,
+      max_sizes__,
+      symbols__);
+}
+
 struct BufferUse FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   typedef BufferUseBuilder Builder;
   struct Traits;
@@ -529,7 +618,8 @@ struct EntryPoint FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_RESULT = 10,
     VT_BUFFERS = 12,
     VT_DELEGATES = 14,
-    VT_ACTIVATION_NBYTES = 16
+    VT_ACTIVATION_NBYTES = 16,
+    VT_INPUTS = 18
   };
   const ::flatbuffers::String *name() const {
     return GetPointer<const ::flatbuffers::String *>(VT_NAME);
@@ -552,6 +642,9 @@ struct EntryPoint FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   uint64_t activation_nbytes() const {
     return GetField<uint64_t>(VT_ACTIVATION_NBYTES, 0);
   }
+  const ::flatbuffers::Vector<::flatbuffers::Offset<etshared::InputSizes>> *inputs() const {
+    return GetPointer<const ::flatbuffers::Vector<::flatbuffers::Offset<etshared::InputSizes>> *>(VT_INPUTS);
+  }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
@@ -569,6 +662,9 @@ struct EntryPoint FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            VerifyOffset(verifier, VT_DELEGATES) &&
            verifier.VerifyVector(delegates()) &&
            VerifyField<uint64_t>(verifier, VT_ACTIVATION_NBYTES, 8) &&
+           VerifyOffset(verifier, VT_INPUTS) &&
+           verifier.VerifyVector(inputs()) &&
+           verifier.VerifyVectorOfTables(inputs()) &&
            verifier.EndTable();
   }
 };
@@ -598,6 +694,9 @@ struct EntryPointBuilder {
   void add_activation_nbytes(uint64_t activation_nbytes) {
     fbb_.AddElement<uint64_t>(EntryPoint::VT_ACTIVATION_NBYTES, activation_nbytes, 0);
   }
+  void add_inputs(::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<etshared::InputSizes>>> inputs) {
+    fbb_.AddOffset(EntryPoint::VT_INPUTS, inputs);
+  }
   explicit EntryPointBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
@@ -617,9 +716,11 @@ inline ::flatbuffers::Offset<EntryPoint> CreateEntryPoint(
     ::flatbuffers::Offset<etshared::Structure> result = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<etshared::BufferUse>>> buffers = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<uint32_t>> delegates = 0,
-    uint64_t activation_nbytes = 0) {
+    uint64_t activation_nbytes = 0,
+    ::flatbuffers::Offset<::flatbuffers::Vector<::flatbuffers::Offset<etshared::InputSizes>>> inputs = 0) {
   EntryPointBuilder builder_(_fbb);
   builder_.add_activation_nbytes(activation_nbytes);
+  builder_.add_inputs(inputs);
   builder_.add_delegates(delegates);
   builder_.add_buffers(buffers);
   builder_.add_result(result);
@@ -642,11 +743,13 @@ inline ::flatbuffers::Offset<EntryPoint> CreateEntryPointDirect(
     ::flatbuffers::Offset<etshared::Structure> result = 0,
     const std::vector<::flatbuffers::Offset<etshared::BufferUse>> *buffers = nullptr,
     const std::vector<uint32_t> *delegates = nullptr,
-    uint64_t activation_nbytes = 0) {
+    uint64_t activation_nbytes = 0,
+    const std::vector<::flatbuffers::Offset<etshared::InputSizes>> *inputs = nullptr) {
   auto name__ = name ? _fbb.CreateString(name) : 0;
   auto arguments__ = arguments ? _fbb.CreateVector<::flatbuffers::Offset<etshared::Argument>>(*arguments) : 0;
   auto buffers__ = buffers ? _fbb.CreateVector<::flatbuffers::Offset<etshared::BufferUse>>(*buffers) : 0;
   auto delegates__ = delegates ? _fbb.CreateVector<uint32_t>(*delegates) : 0;
+  auto inputs__ = inputs ? _fbb.CreateVector<::flatbuffers::Offset<etshared::InputSizes>>(*inputs) : 0;
   return etshared::CreateEntryPoint(
       _fbb,
       name__,
@@ -655,7 +758,8 @@ inline ::flatbuffers::Offset<EntryPoint> CreateEntryPointDirect(
       result,
       buffers__,
       delegates__,
-      activation_nbytes);
+      activation_nbytes,
+      inputs__);
 }
 
 struct Buffer FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
