@@ -150,7 +150,7 @@ def etshared_native_libraries() -> Iterable[str] | None:
     """Name shared libraries with kernels or backends that programs need.
 
     Called once per process, before the first program is loaded; each library is
-    loaded in the order given. One that cannot be loaded is an error.
+    loaded in the order given. One that cannot be loaded is warned of.
 
     :return: paths of shared libraries, or None.
 
@@ -162,7 +162,8 @@ def etshared_native_libraries() -> Iterable[str] | None:
 def etshared_check(report: ProgramReport) -> Iterable[Finding] | None:
     """Look for faults in a program that only this plugin can see.
 
-    Called by ``verify`` after its own checks, for files that can be read.
+    Called by ``verify`` after its own checks, for files that can be read. One
+    that raises becomes an error among the findings.
 
     :param report: what the file holds.
     :return: findings, in the order to print them, or None.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -126,63 +126,49 @@ class PluginManager:
             PluginResultError: the result is no ``expected``.
             PluginError: an implementation raised.
         """
-        for plugin, result in self._results(hook, arguments):
+        for plugin, call in self._calls(hook, arguments):
+            with _blamed_on(plugin, hook):
+                result = call()
+            if result is None:
+                continue
             if not isinstance(result, expected):
                 raise _unexpected(plugin, hook, result, expected.__name__)
             return result
         return None
-
-    def all_results(
-        self,
-        hook: str,
-        expected: type,
-        **arguments: Any,  # noqa: ANN401
-    ) -> list[Any]:
-        """Return the items that all implementations of ``hook`` return.
-
-        Raises:
-            PluginResultError: an item is no ``expected``.
-            PluginError: an implementation raised.
-        """
-        items = self.items_by_plugin(hook, expected, **arguments)
-        return [item for _, item in items]
 
     def items_by_plugin(
         self,
         hook: str,
         expected: type,
         **arguments: Any,  # noqa: ANN401
-    ) -> list[tuple[PluginInfo, Any]]:
-        """Return what :meth:`all_results` does, each item with its plugin."""
-        found = []
-        wanted = f"an iterable of {expected.__name__}"
-        for plugin, result in self._results(hook, arguments):
-            if isinstance(result, str) or not isinstance(result, Iterable):
-                raise _unexpected(plugin, hook, result, wanted)
-            with _blamed_on(plugin, hook):
-                items = list(result)
-            for item in items:
-                if not isinstance(item, expected):
-                    raise _unexpected(plugin, hook, item, wanted, "an item of type ")
-                found.append((plugin, item))
-        return found
+    ) -> Iterator[tuple[PluginInfo, list[Any] | PluginError]]:
+        """Yield the items that each implementation of ``hook`` returns.
 
-    def _results(
+        In place of items that are no ``expected``, or of an implementation that
+        raised, there is an error; others are asked all the same.
+        """
+        for plugin, call in self._calls(hook, arguments):
+            try:
+                yield plugin, _items(plugin, hook, expected, call)
+            except PluginError as error:
+                yield plugin, error
+
+    def _calls(
         self, hook: str, arguments: dict[str, Any]
-    ) -> Iterator[tuple[PluginInfo, Any]]:
-        """Call one implementation after another, in pluggy's order, until consumed.
+    ) -> Iterator[tuple[PluginInfo, Callable[[], Any]]]:
+        """Yield what calls each implementation, in pluggy's order.
 
         A call through pluggy itself would not say whose result it returns.
         """
         for impl in reversed(getattr(self.pluggy.hook, hook).get_hookimpls()):
-            plugin = self._usable[impl.plugin_name]
-            with _blamed_on(plugin, hook):
-                result = impl.function(
+            yield (
+                self._usable[impl.plugin_name],
+                partial(
+                    impl.function,
                     *(arguments[n] for n in impl.argnames),
                     **{n: arguments[n] for n in impl.kwargnames if n in arguments},
-                )
-            if result is not None:
-                yield plugin, result
+                ),
+            )
 
     def plugins(self) -> list[PluginInfo]:
         """Return every plugin that was found, usable or not, by name."""
@@ -206,11 +192,32 @@ def _by_name(plugin: PluginInfo) -> tuple[str, str]:
     return plugin.name, plugin.distribution
 
 
+def _items(
+    plugin: PluginInfo, hook: str, expected: type, call: Callable[[], Any]
+) -> list[Any]:
+    with _blamed_on(plugin, hook):
+        result = call()
+        if result is None:
+            return []
+        items = (
+            list(result)
+            if isinstance(result, Iterable) and not isinstance(result, str)
+            else None
+        )
+    wanted = f"an iterable of {expected.__name__}"
+    if items is None:
+        raise _unexpected(plugin, hook, result, wanted)
+    for item in items:
+        if not isinstance(item, expected):
+            raise _unexpected(plugin, hook, item, wanted, "an item of type ")
+    return items
+
+
 @contextmanager
 def _blamed_on(plugin: PluginInfo, hook: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise plugin.failure(
             PluginError, f"failed in '{hook}': {_one_line(error)}"
         ) from error

@@ -187,6 +187,35 @@ def etshared_check(report):
     assert first == f"error [critic-big] {nbytes} bytes are many"
 
 
+def test_verify_tells_its_own_findings_before_those_of_a_plugin_that_raises(
+    tmp_path: Path, packages: PluginPackages, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages.install(
+        "critic",
+        """
+from etshared_plugin.hookspecs import hookimpl
+
+@hookimpl
+def etshared_check(report):
+    yield from ()
+    raise OSError("no rules")
+""",
+    )
+    data = stock_program(delegated=False)
+    record = record_of(data)
+    arenas = (record.arenas[0], dataclasses.replace(record.arenas[1], nbytes=136))
+    path = tmp_path / "wrong.pte"
+    path.write_bytes(with_record(data, dataclasses.replace(record, arenas=arenas)))
+    assert main(["verify", str(path)]) == 1
+    first, *others, verdict = capsys.readouterr().out.splitlines()
+    assert first.startswith("error [arena-size] arena 2: ")
+    assert (
+        "error [plugin] plugin 'critic' (dist-critic 3.1) failed in 'etshared_check': "
+        "OSError: no rules"
+    ) in others
+    assert verdict == f"{path}: not sound"
+
+
 def test_run_calls_an_entry_point_with_its_state(
     program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ import etshared_plugin as etshared
 from etshared_plugin import hookspecs, runtime
 from etshared_plugin.cli import main
 from etshared_plugin.context import ScalarType
-from etshared_plugin.errors import PluginError
 from etshared_plugin.hookspecs import (
     DelegateConstant,
     DelegateDescription,
@@ -262,22 +262,53 @@ def test_hook_etshared_native_libraries(
     assert calls == [1]
 
 
-def test_a_library_that_cannot_be_loaded_is_blamed_on_its_plugin(
-    use: Callable[[object], None], tmp_path: Path
+def test_libraries_that_cannot_be_loaded_are_warned_of_once(
+    use: Callable[[object], None],
+    exported: Mapping[str, ExportedProgram],
+    tmp_path: Path,
+    libraries: list[str],
 ) -> None:
     missing = str(tmp_path / "libmissing.so")
 
     class Plugin:
         @hookimpl
         def etshared_native_libraries(self) -> list[str]:
-            return [missing]
+            return [missing, "with\0zero", libraries[0]]
 
     use(Plugin())
-    message = rf"^plugin 'tested' \(dist 1\) names library '{missing}', which cannot"
-    for _ in range(2):
-        with pytest.raises(PluginError, match=message) as raised:
-            runtime.load(tmp_path / "any.pte")
-    assert raised.value.distribution == "dist"
+    path = tmp_path / "mean.pte"
+    lowered(exported, path)
+    with pytest.warns(RuntimeWarning) as warned:
+        session = runtime.load(path).session()
+    first, second = [
+        str(one.message) for one in warned if one.category is RuntimeWarning
+    ]
+    where = rf"^plugin 'tested' \(dist 1\) names library '{missing}', which cannot be"
+    assert re.match(where, first)
+    assert "embedded null" in second
+    assert (Path(libraries[0]).parent / "loaded").exists()
+    assert session.peek(torch.ones(1, 8)).shape == (1, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        runtime.load(path)
+
+
+def test_a_plugin_that_fails_to_name_its_libraries_is_warned_of(
+    use: Callable[[object], None],
+    exported: Mapping[str, ExportedProgram],
+    tmp_path: Path,
+) -> None:
+    class Plugin:
+        @hookimpl
+        def etshared_native_libraries(self) -> list[str]:
+            raise KeyError("lib")
+
+    use(Plugin())
+    path = tmp_path / "mean.pte"
+    lowered(exported, path)
+    message = r"^plugin 'tested' \(dist 1\) failed in .*: KeyError: 'lib'$"
+    with pytest.warns(RuntimeWarning, match=message):
+        runtime.load(path)
 
 
 def test_hook_etshared_check(

@@ -29,6 +29,16 @@ def packages(
     found.forget()
 
 
+def _items(manager: PluginManager, hook: str, expected: type, **arguments: object):  # noqa: ANN202
+    """What all plugins return; the first error is raised."""
+    found = []
+    for _, items in manager.items_by_plugin(hook, expected, **arguments):
+        if isinstance(items, PluginError):
+            raise items
+        found += items
+    return found
+
+
 _HOOKIMPL = "from etshared_plugin.hookspecs import hookimpl\n"
 
 _BROKEN = {
@@ -73,7 +83,7 @@ def test_a_broken_plugin_is_reported_and_the_rest_works(
     assert (broken.name, broken.version, broken.hooks) == ("broken", "3.1", ())
     assert broken.error == str(error)
     assert good.error is xnnpack.error is None
-    assert manager.all_results("etshared_native_libraries", str) == ["dist_good"]
+    assert _items(manager, "etshared_native_libraries", str) == ["dist_good"]
 
 
 def test_programs_are_lowered_beside_broken_plugins(packages: PluginPackages) -> None:
@@ -128,9 +138,9 @@ def test_plugins_are_registered_by_name_after_the_built_in_one(
     registered = [name for name, _ in manager.pluggy.list_name_plugin()]
     assert registered == ["xnnpack", "ant", "zebra"]
     assert [
-        (plugin.name, path)
-        for plugin, path in manager.items_by_plugin("etshared_native_libraries", str)
-    ] == [("zebra", "first_installed"), ("ant", "last_installed")]
+        (plugin.name, paths)
+        for plugin, paths in manager.items_by_plugin("etshared_native_libraries", str)
+    ] == [("zebra", ["first_installed"]), ("ant", ["last_installed"])]
 
 
 def test_of_two_plugins_of_one_name_the_second_is_reported(
@@ -148,7 +158,7 @@ def test_of_two_plugins_of_one_name_the_second_is_reported(
     assert (first.distribution, first.error) == ("alpha", None)
     assert (second.distribution, second.hooks) == ("bravo", ())
     assert second.error == str(manager.errors[0])
-    assert manager.all_results("etshared_native_libraries", str) == ["alpha"]
+    assert _items(manager, "etshared_native_libraries", str) == ["alpha"]
 
 
 def test_a_built_in_plugin_cannot_be_replaced_by_name(
@@ -213,9 +223,9 @@ def test_a_refused_plugin_leaves_nothing_behind() -> None:
     manager = PluginManager()
     with pytest.raises(PluginLoadError, match="'etshared_check' is a hook wrapper"):
         manager.register(Wrapper(), "refused")
-    assert manager.all_results("etshared_native_libraries", str) == []
+    assert _items(manager, "etshared_native_libraries", str) == []
     manager.register(_Libraries(["mine"]), "refused")
-    assert manager.all_results("etshared_native_libraries", str) == ["mine"]
+    assert _items(manager, "etshared_native_libraries", str) == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +243,7 @@ def test_items_of_a_wrong_type_are_blamed_on_their_plugin(
     manager.register(_Libraries(["lib.so"]), "right", "dist-right", "1")
     manager.register(_Libraries(result), "wrong", "dist-wrong", "2")
     with pytest.raises(PluginResultError) as raised:
-        manager.all_results("etshared_native_libraries", str)
+        _items(manager, "etshared_native_libraries", str)
     assert str(raised.value) == (
         f"plugin 'wrong' (dist-wrong 2) {found} 'etshared_native_libraries',"
         " expected an iterable of str"
@@ -263,12 +273,28 @@ def test_a_hook_that_raises_is_blamed_on_its_plugin(result: object) -> None:
     manager = PluginManager()
     manager.register(_Libraries(result), "failing", "dist-failing", "2")
     with pytest.raises(PluginError) as raised:
-        manager.all_results("etshared_native_libraries", str)
+        _items(manager, "etshared_native_libraries", str)
     assert str(raised.value) == (
         "plugin 'failing' (dist-failing 2) failed in 'etshared_native_libraries':"
         " KeyError: 'libtwo.so'"
     )
     assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_a_plugin_that_fails_does_not_keep_others_from_being_asked() -> None:
+    class Leaving:
+        @hookimpl
+        def etshared_native_libraries(self) -> list[str]:
+            raise SystemExit(3)
+
+    manager = PluginManager()
+    manager.register(_Libraries(["one.so", "two.so"]), "sound")
+    manager.register(_Libraries(7), "wrong")
+    manager.register(Leaving(), "leaving")
+    leaving, wrong, sound = manager.items_by_plugin("etshared_native_libraries", str)
+    assert str(leaving[1]).endswith("'etshared_native_libraries': SystemExit: 3")
+    assert isinstance(wrong[1], PluginResultError)
+    assert (sound[0].name, sound[1]) == ("sound", ["one.so", "two.so"])
 
 
 def test_the_last_plugin_is_asked_first_and_none_passes_on() -> None:
@@ -300,7 +326,7 @@ def test_a_plugin_may_ask_to_be_first_or_last() -> None:
     manager = PluginManager()
     for plugin in (First(), Plain(), Last()):
         manager.register(plugin, type(plugin).__name__)
-    findings = manager.all_results("etshared_check", Finding, report="r")
+    findings = _items(manager, "etshared_check", Finding, report="r")
     assert [finding.code for finding in findings] == ["first", "plain-r", "last-r"]
 
 

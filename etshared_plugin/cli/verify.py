@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..context import SharedContext
+from ..errors import PluginError
 from ..inspection import Finding, Severity, inspect_program, verify_program
 from ..plugins import plugin_manager
 from ..pte import PteFile
@@ -34,10 +35,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     def plugins_check(
         program: PteFile, context: SharedContext | None
-    ) -> Iterable[Finding]:
-        return plugin_manager().all_results(
+    ) -> Iterator[Finding]:
+        for _, found in plugin_manager().items_by_plugin(
             "etshared_check", Finding, report=inspect_program(arguments.file)
-        )
+        ):
+            if isinstance(found, PluginError):
+                yield Finding(Severity.ERROR, "plugin", str(found))
+            else:
+                yield from found
 
     findings = verify_program(arguments.file, checks=[plugins_check])
     is_sound = all(finding.severity is not Severity.ERROR for finding in findings)

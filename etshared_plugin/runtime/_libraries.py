@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -55,17 +56,22 @@ def load_executorch_libraries() -> None:
 
 @cache
 def load_plugin_libraries() -> None:
-    """Load what plugins name, once per process unless it fails.
+    """Load what plugins name, once per process, and warn of what cannot be loaded.
 
-    Raises:
-        PluginError: a plugin failed, or a library cannot be loaded.
+    A program that needs what is missing says so when its methods are loaded.
     """
-    for plugin, path in plugin_manager().items_by_plugin(
+    for plugin, paths in plugin_manager().items_by_plugin(
         "etshared_native_libraries", str
     ):
-        try:
-            ctypes.CDLL(path)
-        except OSError as error:
-            raise plugin.failure(
-                PluginError, f"names library '{path}', which cannot be loaded: {error}"
-            ) from error
+        if isinstance(paths, PluginError):
+            warnings.warn(str(paths), RuntimeWarning, stacklevel=2)
+            continue
+        for path in paths:
+            try:
+                ctypes.CDLL(path)
+            except (OSError, ValueError) as error:
+                failure = plugin.failure(
+                    PluginError,
+                    f"names library '{path}', which cannot be loaded: {error}",
+                )
+                warnings.warn(str(failure), RuntimeWarning, stacklevel=2)

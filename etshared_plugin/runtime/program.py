@@ -38,7 +38,6 @@ def load(
         ProgramFormatError: if this is no program, or a damaged one.
         ContextFormatError: if its record is damaged or of another version.
         ExecutorchError: if the file cannot be opened.
-        PluginError: if a library that a plugin names cannot be loaded.
     """
     if isinstance(source, bytes):
         return SharedProgram.from_bytes(source, tensors=tensors, types=types)
