@@ -25,6 +25,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from .decompositions import FAITHFUL_DECOMPOSITIONS
 from .program_surgery import (
     Inputs,
     Outputs,
@@ -166,7 +167,7 @@ def _clone_before_use(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 def functionalize(lifted: LiftedProgram) -> LiftedProgram:
     """Remove in-place operators and copies; drop outputs that equal their input."""
-    program = lifted.program.run_decompositions({})
+    program = lifted.program.run_decompositions(FAITHFUL_DECOMPOSITIONS)
     _drop_copies(program.graph)
     old_values = replace(lifted, program=program).state_placeholders()
     results = outputs_of(program)

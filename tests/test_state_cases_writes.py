@@ -284,6 +284,28 @@ def test_writes_go_through_views_indices_and_masks(partitioner: Partitioners) ->
     assert torch.equal(written, torch.tensor([0.0, 0.0, 2.0, 0.0]).expand(2, 4))
 
 
+class Ring(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("position", torch.tensor([1]))
+
+    def back(self, x: Tensor, by: Tensor) -> tuple[Tensor, ...]:
+        self.position = (self.position - by) % 4
+        small = by.to(torch.int8)
+        return self.position, (-by) % by, small % -3, x % 0.75, x % by
+
+
+def test_a_position_in_a_ring_wraps_around_at_zero(partitioner: Partitioners) -> None:
+    model = Ring()
+    x, by = torch.tensor([-2.5, 0.5]), torch.tensor([3])
+    assert_equals_eager(
+        model,
+        {"back": EntryPoint(model.back, (x, by))},
+        [call("back", x, by), call("back", -x, by - 1), call("back", x, by + 4)],
+        partitioner,
+    )
+
+
 def test_a_write_into_an_argument_is_refused_at_export() -> None:
     model = OnlyCopies()
 
