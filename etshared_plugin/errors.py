@@ -78,7 +78,7 @@ class FormatError(EtsharedError, ValueError):
 
 
 class ProgramFormatError(FormatError):
-    """Not a ``.pte``, truncated, or with a damaged table."""
+    """Not a ``.pte``, truncated, with a damaged table, or not to be read at all."""
 
 
 class ContextFormatError(FormatError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,8 +49,8 @@ class PteFile:
         source: a path, which is memory-mapped, or the bytes of a program.
 
     Raises:
-        ProgramFormatError: if the program is damaged or no program.
-        OSError: if the file cannot be read.
+        ProgramFormatError: if the file cannot be read, and then its cause is an
+            OSError, or if it is damaged or no program.
     """
 
     path: Path | None
@@ -252,10 +254,18 @@ class PteFile:
 
 
 def _map(path: Path) -> memoryview:
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            raise ProgramFormatError("the file is empty", path=path, offset=0)
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    try:
+        # Opening a pipe would wait for its writer.
+        if path.is_fifo():
+            raise OSError(errno.EINVAL, "Not a regular file")
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as cause:
+        raise ProgramFormatError(
+            f"cannot read '{path}': {cause.strerror}", path=path
+        ) from cause
+    raise ProgramFormatError("the file is empty", path=path, offset=0)
 
 
 def _inline(table: Any, field: str) -> memoryview:  # noqa: ANN401

@@ -136,6 +136,38 @@ def test_a_program_without_a_record_is_inspected_by_its_plans(
     assert main(["verify", str(path)]) == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("gone.pte", "No such file or directory"), ("", "Is a directory")],
+)
+@pytest.mark.parametrize("command", ["inspect", "verify", "run"])
+def test_a_file_that_cannot_be_read_is_one_line_on_stderr(
+    command: str,
+    name: str,
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / name
+    more = ["--entry", "forward"] if command == "run" else []
+    assert main([command, str(path), *more]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"etshared: cannot read '{path}': {problem}\n"
+
+
+@pytest.mark.parametrize("command", ["inspect", "run"])
+def test_a_file_that_is_no_program_is_named_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "no.pte"
+    path.write_bytes(b"PK")
+    more = ["--entry", "forward"] if command == "run" else []
+    assert main([command, str(path), *more]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"etshared: '{path}': ") and error.count("no.pte") == 1
+
+
 def test_verify_passes_a_sound_program(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

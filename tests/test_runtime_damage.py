@@ -28,6 +28,8 @@ from etshared_plugin.errors import (
     ProgramFormatError,
     RuntimeFailure,
 )
+from etshared_plugin.inspection import inspect_program, verify_program
+from etshared_plugin.pte import PteFile
 
 
 def _context(data: bytes) -> SharedContext:
@@ -37,11 +39,26 @@ def _context(data: bytes) -> SharedContext:
 
 
 def test_a_path_that_cannot_be_read_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ExecutorchError, match="'.*nowhere.pte': No such file") as error:
-        etshared.load(tmp_path / "nowhere.pte")
-    assert error.value.code == 0x22
-    with pytest.raises(ExecutorchError, match="not a regular file"):
-        etshared.load(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for name, problem in (
+        ("nowhere.pte", "No such file or directory"),
+        ("", "Is a directory"),
+        ("pipe", "Not a regular file"),
+        ("x" * 300, "File name too long"),
+    ):
+        path = tmp_path / name
+        for read in (etshared.load, PteFile, inspect_program, verify_program):
+            with pytest.raises(ProgramFormatError) as error:
+                read(path)
+            assert str(error.value) == f"cannot read '{path}': {problem}"
+            assert error.value.path == path
+
+
+def test_a_path_with_a_nul_is_not_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "recurrent.pte"
+    path.write_bytes(programs.recurrent("portable"))
+    with pytest.raises(ProgramFormatError, match="cannot read '.*': "):
+        etshared.load(f"{path}\0more")
 
 
 @pytest.mark.parametrize(

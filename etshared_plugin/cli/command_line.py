@@ -40,8 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FormatError as error:
-        place = f"'{error.path}': " if error.path is not None else ""
-        return _complain(f"{place}{error}")
+        # Errors of the native module, and of reading, name the file themselves.
+        place = "" if error.path is None else f"'{error.path}'"
+        named = place in str(error)
+        return _complain(str(error) if named else f"{place}: {error}")
     except EtsharedError as error:
         return _complain(str(error))
     except OSError as error:

@@ -16,6 +16,7 @@ enum class FailureKind {
   kInput,
   kSessionPoisoned,
   kStateMismatch,
+  kUnreadable,
   kProgramFormat,
   kContextFormat,
   kExecutorch,

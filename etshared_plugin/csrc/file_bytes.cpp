@@ -11,12 +11,10 @@
 namespace etshared::runtime {
 namespace {
 
-Failure cannot(const char* action, const std::string& path) {
+Failure cannot_read(const std::string& path, const std::string& problem) {
   return Failure{
-      FailureKind::kExecutorch,
-      concat("cannot ", action, ' ', quoted(path), ": ", std::strerror(errno)),
-      {},
-      et::Error::AccessFailed};
+      FailureKind::kUnreadable,
+      concat("cannot read ", quoted(path), ": ", problem)};
 }
 
 Failure empty(const std::string& what) {
@@ -27,18 +25,21 @@ Failure empty(const std::string& what) {
 
 Outcome<std::shared_ptr<const FileBytes>> FileBytes::map(
     const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (path.find('\0') != std::string::npos) {
+    return cannot_read(path, "a path has no NUL character");
+  }
+  // Opening a pipe would wait for its writer.
+  const int descriptor =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
-    return cannot("open", path);
+    return cannot_read(path, std::strerror(errno));
   }
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor);
-    return Failure{
-        FailureKind::kExecutorch,
-        concat("cannot open ", quoted(path), ": not a regular file"),
-        {},
-        et::Error::AccessFailed};
+    return cannot_read(
+        path,
+        S_ISDIR(status.st_mode) ? std::strerror(EISDIR) : "Not a regular file");
   }
   const auto size = static_cast<size_t>(status.st_size);
   if (size == 0) {
@@ -49,7 +50,7 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::map(
       ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, /*offset=*/0);
   ::close(descriptor);
   if (data == MAP_FAILED) {
-    return cannot("map", path);
+    return cannot_read(path, std::strerror(errno));
   }
   return std::shared_ptr<const FileBytes>(
       new FileBytes(static_cast<uint8_t*>(data), size));
@@ -64,7 +65,11 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::copy(
   void* memory = ::mmap(
       nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    return cannot("allocate memory for", concat(size, " bytes"));
+    return Failure{
+        FailureKind::kExecutorch,
+        concat("cannot allocate ", size, " bytes for the program"),
+        {},
+        et::Error::MemoryAllocationFailed};
   }
   std::memcpy(memory, data, size);
   ::mprotect(memory, size, PROT_READ);

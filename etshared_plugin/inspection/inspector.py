@@ -31,8 +31,7 @@ def inspect_program(path: str | Path) -> ProgramReport:
     """Describe a program, with or without a record of what is shared.
 
     Raises:
-        ProgramFormatError: if the file is damaged or no program.
-        OSError: if it cannot be read.
+        ProgramFormatError: if the file cannot be read, is damaged or no program.
     """
     program = PteFile(path)
     recorded, problem = None, ""

@@ -34,11 +34,13 @@ def verify_program(
         checks: called after the built-in checks, if the program can be read.
 
     Raises:
-        OSError: if the file cannot be read.
+        ProgramFormatError: if the file cannot be read.
     """
     try:
         program = PteFile(path)
     except ProgramFormatError as cause:
+        if isinstance(cause.__cause__, OSError):
+            raise
         return (Finding(Severity.ERROR, "program-damaged", str(cause)),)
     found = list(_program_findings(program))
     context = None

@@ -35,9 +35,8 @@ def load(
             other class comes back as a dict of its fields.
 
     Raises:
-        ProgramFormatError: if this is no program, or a damaged one.
+        ProgramFormatError: if this cannot be read, is no program, or a damaged one.
         ContextFormatError: if its record is damaged or of another version.
-        ExecutorchError: if the file cannot be opened.
     """
     if isinstance(source, bytes):
         return SharedProgram.from_bytes(source, tensors=tensors, types=types)
