@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 import runtime_programs as programs
 
+from etshared_plugin import __version__
 from etshared_plugin.runtime import _libraries, _native
 
 _ROOT = Path(__file__).parent.parent
@@ -85,6 +88,57 @@ import etshared_plugin.runtime
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> tuple[Path, Path]:
+    """A source tree without a built module, and an installed package with one."""
+    source = tmp_path / "checkout"
+    shutil.copytree(
+        _ROOT / "etshared_plugin",
+        source / "etshared_plugin",
+        ignore=shutil.ignore_patterns("*.so", "csrc", "__pycache__"),
+    )
+    installed = tmp_path / "site-packages"
+    shutil.copytree(source / "etshared_plugin", installed / "etshared_plugin")
+    shutil.copy(_native.__file__, installed / "etshared_plugin" / "runtime")
+    return source, installed
+
+
+def _import_in(checkout: Path, installed: Path, version: str) -> tuple[str, str]:
+    metadata = installed / f"etshared_plugin-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Name: etshared-plugin\nVersion: {version}\n")
+    # Without site, for this package may be installed as editable here.
+    code = "import etshared_plugin.runtime._native as n; print(n.__file__)"
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=checkout,
+        env={"PYTHONPATH": os.pathsep.join([str(installed), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+    )
+    return result.stdout, result.stderr
+
+
+def test_a_checkout_uses_the_module_of_the_installed_package(
+    checkout: tuple[Path, Path],
+) -> None:
+    source, installed = checkout
+    path, error = _import_in(source, installed, __version__)
+    assert Path(path.strip()).parent == installed / "etshared_plugin" / "runtime", error
+
+
+def test_a_checkout_says_what_to_do_without_an_installed_package(
+    checkout: tuple[Path, Path],
+) -> None:
+    source, installed = checkout
+    _, error = _import_in(source, installed, "0.0.1")
+    assert error.splitlines()[-1] == (
+        f"ImportError: etshared_plugin {__version__} has no native module in "
+        f"'{source}/etshared_plugin/runtime' or in an installed etshared-plugin of "
+        "this version; install it, for example with 'pip install .'"
+    )
 
 
 def test_another_executorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

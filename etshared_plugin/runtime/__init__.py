@@ -4,6 +4,7 @@ from . import _libraries
 
 _libraries.check_executorch_version()
 _libraries.load_executorch_libraries()
+_libraries.find_native_module(__path__)
 
 from .program import SharedProgram, load  # noqa: E402
 from .session import BoundEntryPoint, Session  # noqa: E402

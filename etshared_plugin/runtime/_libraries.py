@@ -6,9 +6,11 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import warnings
+from collections.abc import MutableSequence
 from functools import cache
 from pathlib import Path
 
+from .. import __version__
 from ..errors import PluginError
 from ..plugins import plugin_manager
 
@@ -52,6 +54,27 @@ def load_executorch_libraries() -> None:
                 ctypes.CDLL(str(directory / name))
             return
     raise ImportError("the installed executorch wheel ships no libexecutorch.so")
+
+
+def find_native_module(search_path: MutableSequence[str]) -> None:
+    """Extend the package's path by the installed one's if it has no built module.
+
+    In a checkout the source tree hides the installed package.
+    """
+    if importlib.util.find_spec(f"{__package__}._native") is not None:
+        return
+    # At most one: that which would be imported elsewhere.
+    installed = next(
+        iter(importlib.metadata.distributions(name="etshared-plugin")), None
+    )
+    if installed is not None and installed.version == __version__:
+        search_path.append(str(installed.locate_file("etshared_plugin/runtime")))
+    if importlib.util.find_spec(f"{__package__}._native") is None:
+        raise ImportError(
+            f"etshared_plugin {__version__} has no native module in "
+            f"'{search_path[0]}' or in an installed etshared-plugin of this version; "
+            "install it, for example with 'pip install .'"
+        )
 
 
 @cache
