@@ -101,6 +101,23 @@ def test_inspect_shows_which_sizes_inputs_may_have(
     assert sizes["symbols"] == [2, 1]
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_looking_at_a_program_does_not_load_the_native_runtime(
+    command: str, program: Path, tmp_path: Path
+) -> None:
+    script = f"""
+import sys
+from etshared_plugin.cli import main
+assert main([{command!r}, {str(program)!r}]) == 0
+assert not {{"torch", "etshared_plugin.runtime"}} & sys.modules.keys()
+assert "libexecutorch" not in open("/proc/self/maps").read()
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
 def test_names_from_a_file_reach_no_terminal_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
