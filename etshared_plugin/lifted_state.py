@@ -44,6 +44,7 @@ from .program_surgery import (
     order_inputs,
     outputs_of,
     relayout_copy,
+    use_contiguous_value,
     rename_placeholder,
     user_input,
     user_output,
@@ -179,7 +180,10 @@ def functionalize(lifted: LiftedProgram) -> LiftedProgram:
         for fqn, (value, _) in zip(lifted.outputs, state, strict=True)
         if value is not old_values.get(fqn)
     ]
-    rest = results[:first] + results[first + len(lifted.outputs) :]
+    for _, value in written:
+        use_contiguous_value(value)
+    rest = outputs_of(program)
+    del rest[first : first + len(lifted.outputs)]
     return replace(
         lifted,
         program=assemble(

@@ -248,6 +248,20 @@ def relayout_copy(node: fx.Node) -> None:
         node.kwargs = {"memory_format": torch.contiguous_format}
 
 
+def use_contiguous_value(node: fx.Node) -> None:
+    """Let all users of a value take its contiguous copy ``node``, if it is one.
+
+    XNNPACK's lowering in 1.5.1 drops the copy and then fails where both the
+    value and its copy leave the delegate.
+    """
+    if node.target is not _aten.clone.default:
+        return
+    value = node.args[0]
+    if isinstance(value, fx.Node) and value.op != "placeholder":
+        value.append(node)
+        value.replace_all_uses_with(node, delete_user_cb=lambda user: user is not node)
+
+
 def aliased_placeholder(value: object) -> fx.Node | None:
     """Return the placeholder whose memory ``value`` may lie in, if there is one."""
     while isinstance(value, fx.Node) and value.op != "placeholder":
