@@ -52,7 +52,7 @@ class Nested(nn.Module):
         return -self.total if negate else self.total
 
 
-def test_inputs_and_results_may_be_nested(partitioner: Partitioners) -> None:
+def test_inputs_and_results_may_be_nested() -> None:
     model = Nested()
     a, b, c = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0]), torch.ones(2)
     program = assert_equals_eager(
@@ -74,7 +74,6 @@ def test_inputs_and_results_may_be_nested(partitioner: Partitioners) -> None:
             call("variadic", a, b, last=c, more=a),
             call("numbers", b, 3, 0.5, True),
         ],
-        partitioner,
     )
     session = program.session()
     result = session.containers((a, [b, c]), {"b": b, "a": a})
@@ -194,13 +193,12 @@ class Dtypes(nn.Module):
         return [getattr(self, f"{name}_3d") for name in DTYPES]
 
 
-def test_buffers_may_have_any_dtype_and_be_tied(partitioner: Partitioners) -> None:
+def test_buffers_may_have_any_dtype_and_be_tied() -> None:
     model = Dtypes()
     program = assert_equals_eager(
         model,
         {"flip": EntryPoint(model.flip), "read": EntryPoint(model.read)},
         [call("read"), call("flip"), call("read"), call("flip"), call("read")],
-        partitioner,
     )
     session = program.session()
     session.flip()

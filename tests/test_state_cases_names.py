@@ -55,7 +55,11 @@ class Namesakes(nn.Module):
         return b_dec_state - self.dec.state
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("partitioner", "reverse"),
+    [("portable", False), ("xnnpack", True)],
+    indirect=["partitioner"],
+)
 def test_an_argument_may_have_the_name_of_a_buffer(
     partitioner: Partitioners, reverse: bool
 ) -> None:

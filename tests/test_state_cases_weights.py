@@ -43,7 +43,11 @@ class Cell(nn.Module):
         return self.infer(x), self.infer_by_call(x)
 
 
-@pytest.mark.parametrize("first", ["forward", "infer_by_call"])
+@pytest.mark.parametrize(
+    ("partitioner", "first"),
+    [("portable", "forward"), ("xnnpack", "infer_by_call"), ("xnnpack", "decode")],
+    indirect=["partitioner"],
+)
 def test_entry_points_may_call_each_other(
     partitioner: Partitioners, first: str
 ) -> None:
@@ -87,9 +91,9 @@ def test_forward_itself_may_be_given_as_the_module() -> None:
 
 
 class Trained(nn.Module):
-    def __init__(self, requires_grad: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(3, 3).requires_grad_(requires_grad)
+        self.linear = nn.Linear(3, 3)
         self.gain = nn.Parameter(torch.tensor(2.0))
         self.register_buffer("h", torch.ones(1, 3))
         self.register_buffer("grad_h", torch.ones(1, 3))
@@ -104,11 +108,8 @@ class Trained(nn.Module):
         return self.norm(self.grad_h)
 
 
-@pytest.mark.parametrize("requires_grad", [True, False])
-def test_trainable_parameters_stand_beside_state(
-    partitioner: Partitioners, requires_grad: bool
-) -> None:
-    model = Trained(requires_grad).eval()
+def test_trainable_parameters_stand_beside_state(partitioner: Partitioners) -> None:
+    model = Trained().eval()
     parameters = dict(model.named_parameters())
     flags = {name: p.requires_grad for name, p in parameters.items()}
     x = torch.randn(1, 3)
@@ -163,7 +164,11 @@ class Hypernetwork(nn.Module):
         self.scale = self.scale + 1
 
 
-@pytest.mark.parametrize("writer_first", [False, True])
+@pytest.mark.parametrize(
+    ("partitioner", "writer_first"),
+    [("portable", True), ("xnnpack", False)],
+    indirect=["partitioner"],
+)
 def test_state_may_be_a_weight_of_another_entry_point(
     partitioner: Partitioners, writer_first: bool
 ) -> None:
