@@ -54,8 +54,10 @@ def lowering_errors(action: str) -> Iterator[None]:
     except EtsharedError:
         raise
     except Exception as error:
+        # ExecuTorch's texts run over many lines; the cause has them all.
+        reason = next(iter(str(error).strip().splitlines()), "")
         raise LoweringError(
-            f"ExecuTorch cannot {action}: {type(error).__name__}: {error}"
+            f"ExecuTorch cannot {action}: {type(error).__name__}: {reason}"
         ) from error
 
 

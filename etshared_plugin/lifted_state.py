@@ -44,8 +44,8 @@ from .program_surgery import (
     order_inputs,
     outputs_of,
     relayout_copy,
-    use_contiguous_value,
     rename_placeholder,
+    use_contiguous_value,
     user_input,
     user_output,
 )

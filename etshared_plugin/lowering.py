@@ -59,6 +59,13 @@ def to_edge_transform_and_lower(
     for name in programs:
         if not isinstance(name, str) or not name:
             raise EntryPointError(f"an entry point is named {name!r}, expected a name")
+    for name in constant_methods or {}:
+        if name in programs:
+            raise EntryPointError(
+                f"constant method '{name}' has the name of an entry point; rename one"
+                " of them",
+                method_name=name,
+            )
     if isinstance(programs, ExportedEntryPoints) and state is None:
         shared = programs.state
         lifted = lift_declared(programs, shared)
@@ -101,8 +108,8 @@ def _by_method(
     for name in partitioner:
         if name not in programs:
             raise PartitionError(
-                f"there is a partitioner for entry point '{name}', and only the entry"
-                f" points {', '.join(map(repr, programs))}",
+                f"partitioner is for entry point '{name}', expected one of"
+                f" {', '.join(map(repr, programs))}",
                 method_name=name,
             )
     return {

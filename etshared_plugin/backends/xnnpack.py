@@ -98,7 +98,9 @@ def _constants(payload: Payload, names: _Names) -> Iterator[DelegateConstant]:
     for value in payload.values.values():
         if value.constant:
             key = payload.keys[value.constant]
-            scalar_type, quantization = _SCALAR_TYPES[value.datatype]
+            scalar_type, quantization = _SCALAR_TYPES.get(
+                value.datatype, (ScalarType.BYTE, f"XNNPACK type {value.datatype}")
+            )
             sizes = _without_ones(value.dims)
             fqns = sorted(fqn for fqn, own in names.get(key, ()) if own == sizes)
             yield DelegateConstant(
