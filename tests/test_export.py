@@ -254,3 +254,36 @@ def test_methods_without_inputs_may_use_constants(partitioner: Partitioners) -> 
         [call(name) for name in (*names, *reversed(names))],
         partitioner,
     )
+
+
+class Transposes(nn.Module):
+    """Stores a transposed view and lets it out as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3, 3))
+
+    def step(self, x: Tensor) -> Tensor:
+        self.h = (x + self.h).t()
+        return self.h
+
+    def both(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = (x * 2).t()
+        self.h = y
+        return y, y.clone(), self.h + 1
+
+
+def test_a_value_may_be_stored_transposed_and_returned(
+    partitioner: Partitioners,
+) -> None:
+    model = Transposes()
+    x = torch.arange(9.0).reshape(3, 3)
+    assert_equals_eager(
+        model,
+        {
+            "step": EntryPoint(model.step, (x,)),
+            "both": EntryPoint(model.both, (x,)),
+        },
+        [call("step", x), call("step", x + 1), call("both", x), call("step", x)],
+        partitioner,
+    )
