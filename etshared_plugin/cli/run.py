@@ -23,6 +23,7 @@ from .printing import (
     stdout_console,
     whole,
 )
+from .stats import print_stats, stats_json
 from .values import as_json, leaves, type_text, values_text
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="DIR",
         help="write each output to DIR as a .npy file",
     )
+    parser.add_argument(
+        "--stats",
+        action="store_true",
+        help="load every entry point, and show what that took and what is shared",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run, parser=parser)
 
@@ -88,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     # The other commands do without the native module.
     from ..runtime import load
 
-    session = load(arguments.file, tensors="numpy").session()
+    program = load(arguments.file, tensors="numpy")
+    session = program.session()
     if arguments.entry not in session:
         names = ", ".join(f"'{name}'" for name in session)
         arguments.parser.error(
@@ -110,6 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = dict(leaves(result))
     if arguments.output is not None:
         _save(arguments.output, outputs)
+    stats = None
+    if arguments.stats:
+        session.load()
+        stats = program.stats()
     if arguments.json:
         print_json(
             {
@@ -126,10 +137,13 @@ def run(arguments: argparse.Namespace) -> int:
                     }
                     for change in changes
                 ],
+                **({"stats": stats_json(stats)} if stats is not None else {}),
             }
         )
     else:
         _print_tables(arguments.entry, outputs, changes, seconds)
+        if stats is not None:
+            print_stats(stdout_console(), stats)
     return 0
 
 

@@ -29,9 +29,13 @@ const char* kind_name(et::Tag tag) {
 
 PyProgram open_bytes(
     Outcome<std::shared_ptr<const FileBytes>> bytes,
+    bool packed_weights,
     const std::string& path) {
-  return {value_or_throw(
-      SharedProgram::open(value_or_throw(std::move(bytes), path)), path)};
+  auto program = value_or_throw(
+      SharedProgram::open(value_or_throw(std::move(bytes), path)), path);
+  auto loader =
+      value_or_throw(MethodLoader::create(program, packed_weights), path);
+  return {std::move(program), std::move(loader)};
 }
 
 const MethodPlan& method_at(const PyProgram& self, size_t method) {
@@ -62,20 +66,22 @@ void bind_program(nb::module_& module) {
       module, "Program", "A verified program, mapped or owned.")
       .def_static(
           "open",
-          [](const std::string& path) {
+          [](const std::string& path, bool packed_weights) {
             const nb::gil_scoped_release unlocked;
-            return open_bytes(FileBytes::map(path), path);
+            return open_bytes(FileBytes::map(path), packed_weights, path);
           },
-          "path"_a)
+          "path"_a,
+          "packed_weights"_a)
       .def_static(
           "from_bytes",
-          [](const nb::bytes& data) {
+          [](const nb::bytes& data, bool packed_weights) {
             const char* start = data.c_str();
             const size_t size = data.size();
             const nb::gil_scoped_release unlocked;
-            return open_bytes(FileBytes::copy(start, size), "");
+            return open_bytes(FileBytes::copy(start, size), packed_weights, "");
           },
-          "data"_a)
+          "data"_a,
+          "packed_weights"_a)
       .def_prop_ro(
           "method_names",
           [](const PyProgram& self) {
@@ -108,7 +114,8 @@ void bind_program(nb::module_& module) {
           [](const PyProgram& self, size_t method) {
             return method_at(self, method).outputs;
           },
-          "method"_a);
+          "method"_a)
+      .def("stats", [](const PyProgram& self) { return self.loader->stats(); });
 }
 
 } // namespace etshared::runtime

@@ -15,9 +15,11 @@ using namespace nb::literals;
 /// GIL is released whenever the session, or ExecuTorch, is at work.
 class PySession {
  public:
-  explicit PySession(const PyProgram& program) {
+  PySession(const PyProgram& program, bool in_caller) {
     const nb::gil_scoped_release unlocked;
-    session_ = value_or_throw(Session::create(program.program));
+    session_ = value_or_throw(Session::create(
+        program.loader,
+        in_caller ? SessionThreads::kCaller : SessionThreads::kPool));
   }
   ~PySession() {
     const nb::gil_scoped_release unlocked;
@@ -149,7 +151,7 @@ void bind_session(nb::module_& module) {
 
   nb::class_<PySession>(
       module, "Session", "Arenas and loaded methods: one life of the state.")
-      .def(nb::init<const PyProgram&>(), "program"_a)
+      .def(nb::init<const PyProgram&, bool>(), "program"_a, "in_caller"_a)
       .def(
           "call",
           &PySession::call,

@@ -5,6 +5,7 @@ NB_MODULE(_native, module) {
   nanobind::set_leak_warnings(false);
   module.doc() = "Programs with shared state over ExecuTorch 1.5.1.";
   etshared::runtime::bind_errors(module);
+  etshared::runtime::bind_stats(module);
   etshared::runtime::bind_program(module);
   etshared::runtime::bind_session(module);
 }

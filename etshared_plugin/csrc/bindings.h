@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "program.h"
+#include "method_loader.h"
 
 namespace etshared::runtime {
 
@@ -13,10 +13,12 @@ namespace nb = ::nanobind;
 /// What Python holds of a program.
 struct PyProgram {
   std::shared_ptr<const SharedProgram> program;
+  std::shared_ptr<MethodLoader> loader;
 };
 
 void bind_errors(nb::module_& module);
 void bind_program(nb::module_& module);
 void bind_session(nb::module_& module);
+void bind_stats(nb::module_& module);
 
 } // namespace etshared::runtime

@@ -45,6 +45,16 @@ et::Result<et::FreeableBuffer> CheckedDataLoader::load(
       return et::Error::InvalidProgram;
     }
   }
+  if (addresses_.is_active()) {
+    if (info.segment_type == SegmentInfo::Type::Backend) {
+      addresses_.start_delegate();
+    } else if (info.segment_type == SegmentInfo::Type::Constant) {
+      data = addresses_.address(offset, size);
+      if (data == nullptr) {
+        return et::Error::MemoryAllocationFailed;
+      }
+    }
+  }
   return et::FreeableBuffer(data, size, /*free_fn=*/nullptr);
 }
 

@@ -6,6 +6,7 @@
 
 #include <executorch/runtime/core/data_loader.h>
 
+#include "constant_addresses.h"
 #include "file_bytes.h"
 #include "sha256.h"
 
@@ -37,7 +38,12 @@ class ExpectedPayload {
 class CheckedDataLoader final : public et::DataLoader {
  public:
   explicit CheckedDataLoader(std::shared_ptr<const FileBytes> bytes)
-      : bytes_(std::move(bytes)) {}
+      : bytes_(bytes), addresses_(std::move(bytes)) {}
+
+  /// Where loads of constants find them; for loads with XNNPACK's weight cache.
+  ConstantAddresses& addresses() const {
+    return addresses_;
+  }
 
   /// False when the segment is already expected to hold something else.
   bool expect(size_t segment_index, const Digest& digest, uint64_t nbytes);
@@ -58,6 +64,8 @@ class CheckedDataLoader final : public et::DataLoader {
  private:
   std::shared_ptr<const FileBytes> bytes_;
   std::map<size_t, ExpectedPayload> expected_;
+  /// Loading is const in ExecuTorch, although a thread loads for itself only.
+  mutable ConstantAddresses addresses_;
 };
 
 } // namespace etshared::runtime

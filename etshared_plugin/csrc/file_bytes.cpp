@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -48,12 +49,13 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::map(
   }
   void* data =
       ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, /*offset=*/0);
-  ::close(descriptor);
   if (data == MAP_FAILED) {
-    return cannot_read(path, std::strerror(errno));
+    const Failure failure = cannot_read(path, std::strerror(errno));
+    ::close(descriptor);
+    return failure;
   }
   return std::shared_ptr<const FileBytes>(
-      new FileBytes(static_cast<uint8_t*>(data), size));
+      new FileBytes(descriptor, static_cast<uint8_t*>(data), size));
 }
 
 Outcome<std::shared_ptr<const FileBytes>> FileBytes::copy(
@@ -62,9 +64,20 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::copy(
   if (size == 0) {
     return empty("the program");
   }
-  void* memory = ::mmap(
-      nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  int descriptor = ::memfd_create("etshared-program", MFD_CLOEXEC);
+  if (descriptor >= 0 &&
+      ::ftruncate(descriptor, static_cast<off_t>(size)) != 0) {
+    ::close(descriptor);
+    descriptor = -1;
+  }
+  const int flags =
+      descriptor >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* memory =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, descriptor, 0);
   if (memory == MAP_FAILED) {
+    if (descriptor >= 0) {
+      ::close(descriptor);
+    }
     return Failure{
         FailureKind::kExecutorch,
         concat("cannot allocate ", size, " bytes for the program"),
@@ -74,11 +87,39 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::copy(
   std::memcpy(memory, data, size);
   ::mprotect(memory, size, PROT_READ);
   return std::shared_ptr<const FileBytes>(
-      new FileBytes(static_cast<uint8_t*>(memory), size));
+      new FileBytes(descriptor, static_cast<uint8_t*>(memory), size));
 }
 
 FileBytes::~FileBytes() {
   ::munmap(data_, size_);
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+Mapping FileBytes::map_again(size_t offset, size_t size) const {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t skipped = offset % page;
+  void* start = ::mmap(
+      nullptr,
+      skipped + size,
+      PROT_READ,
+      MAP_SHARED,
+      descriptor_,
+      static_cast<off_t>(offset - skipped));
+  return start == MAP_FAILED ? Mapping()
+                             : Mapping(start, skipped + size, skipped);
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : start_(std::exchange(other.start_, nullptr)),
+      nbytes_(other.nbytes_),
+      skipped_(other.skipped_) {}
+
+Mapping::~Mapping() {
+  if (start_ != nullptr) {
+    ::munmap(start_, nbytes_);
+  }
 }
 
 } // namespace etshared::runtime

@@ -9,7 +9,31 @@
 
 namespace etshared::runtime {
 
-/// The bytes of a program: a private mapping of a file, or an owned copy.
+/// Some bytes of a file in memory, or nothing.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* start, size_t nbytes, size_t skipped)
+      : start_(start), nbytes_(nbytes), skipped_(skipped) {}
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) = delete;
+  ~Mapping();
+
+  explicit operator bool() const {
+    return start_ != nullptr;
+  }
+  const uint8_t* data() const {
+    return static_cast<uint8_t*>(start_) + skipped_;
+  }
+
+ private:
+  void* start_ = nullptr;
+  size_t nbytes_ = 0;
+  /// Mappings start at pages.
+  size_t skipped_ = 0;
+};
+
+/// The bytes of a program: a mapping of a file, or an owned copy.
 class FileBytes {
  public:
   /// Maps `path` without locking its pages in memory.
@@ -31,9 +55,16 @@ class FileBytes {
     return size_;
   }
 
- private:
-  FileBytes(uint8_t* data, size_t size) : data_(data), size_(size) {}
+  /// The same memory at another address; nothing when that cannot be had. The
+  /// range must lie inside.
+  Mapping map_again(size_t offset, size_t size) const;
 
+ private:
+  FileBytes(int descriptor, uint8_t* data, size_t size)
+      : descriptor_(descriptor), data_(data), size_(size) {}
+
+  /// What is mapped; negative when the memory has no descriptor.
+  int descriptor_;
   uint8_t* data_;
   size_t size_;
 };

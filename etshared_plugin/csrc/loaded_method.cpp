@@ -90,16 +90,28 @@ Failure LoadedMethod::failed(const char* action, et::Error code) const {
 Outcome<std::unique_ptr<LoadedMethod>> LoadedMethod::load(
     const SharedProgram& program,
     size_t method,
-    et::HierarchicalAllocator* arenas) {
+    et::HierarchicalAllocator* arenas,
+    et::MemoryAllocator* allocator,
+    BackendOptions options) {
   const MethodPlan& plan = program.methods()[method];
   if (plan.obstacle) {
     return Failure(*plan.obstacle);
   }
   ETSHARED_RETURN_IF_FAILED(check_registrations(plan));
   ETSHARED_RETURN_IF_FAILED(program.check_payloads(method));
-  std::unique_ptr<LoadedMethod> loaded(new LoadedMethod(plan, arenas));
+  std::unique_ptr<LoadedMethod> loaded(
+      new LoadedMethod(plan, arenas, allocator, std::move(options)));
+  et::LoadBackendOptionsMap options_map;
+  const et::Error error = loaded->options_.show_in(options_map);
+  if (error != et::Error::Ok) {
+    return loaded->failed("give options to its backends", error);
+  }
   auto result = program.program().load_method(
-      plan.name.c_str(), &loaded->memory_manager_);
+      plan.name.c_str(),
+      &loaded->memory_manager_,
+      /*event_tracer=*/nullptr,
+      /*named_data_map=*/nullptr,
+      &options_map);
   if (!result.ok()) {
     return loaded->failed("load it", result.error());
   }

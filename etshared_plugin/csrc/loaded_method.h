@@ -4,24 +4,26 @@
 #include <optional>
 #include <vector>
 
-#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/runtime/core/hierarchical_allocator.h>
 #include <executorch/runtime/executor/memory_manager.h>
 #include <executorch/runtime/executor/method.h>
 
+#include "backend_options.h"
 #include "program.h"
 #include "tensor.h"
 
 namespace etshared::runtime {
 
 /// A method over given arenas. Loading it may write initial values to them.
-/// Not thread-safe; the program and the arenas must outlive it.
+/// Not thread-safe; the program, the arenas and the allocator must outlive it.
 class LoadedMethod {
  public:
   static Outcome<std::unique_ptr<LoadedMethod>> load(
       const SharedProgram& program,
       size_t method,
-      et::HierarchicalAllocator* arenas);
+      et::HierarchicalAllocator* arenas,
+      et::MemoryAllocator* allocator,
+      BackendOptions options);
 
   /// Prepares a call with inputs that passed `check_inputs()`.
   Status set_inputs(const std::vector<InputValue>& inputs);
@@ -31,8 +33,14 @@ class LoadedMethod {
   Outcome<std::vector<OutputValue>> take_outputs();
 
  private:
-  LoadedMethod(const MethodPlan& plan, et::HierarchicalAllocator* arenas)
-      : plan_(plan), memory_manager_(&allocator_, arenas) {}
+  LoadedMethod(
+      const MethodPlan& plan,
+      et::HierarchicalAllocator* arenas,
+      et::MemoryAllocator* allocator,
+      BackendOptions options)
+      : plan_(plan),
+        memory_manager_(allocator, arenas),
+        options_(std::move(options)) {}
 
   Status set_tensor(size_t index, const TensorView& view);
   Status give_memory_to_outputs();
@@ -40,8 +48,9 @@ class LoadedMethod {
   Failure failed(const char* action, et::Error code) const;
 
   const MethodPlan& plan_;
-  executorch::extension::MallocMemoryAllocator allocator_;
   et::MemoryManager memory_manager_;
+  /// Backends may keep pointers to what they were told.
+  BackendOptions options_;
   std::optional<et::Method> method_;
   /// Copies of inputs that could not be used where they lay; outputs may be
   /// views of them until they are taken.

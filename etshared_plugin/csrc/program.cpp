@@ -52,6 +52,7 @@ Outcome<std::shared_ptr<const SharedProgram>> SharedProgram::open(
   std::shared_ptr<SharedProgram> program(new SharedProgram(
       std::move(bytes), std::move(loader), std::move(loaded.get())));
   ETSHARED_RETURN_IF_FAILED(program->read_methods());
+  program->read_named_data();
   ETSHARED_RETURN_IF_FAILED(program->read_context());
   return std::shared_ptr<const SharedProgram>(std::move(program));
 }
@@ -98,6 +99,25 @@ Status SharedProgram::read_methods() {
     methods_.push_back(std::move(method.value()));
   }
   return success();
+}
+
+void SharedProgram::read_named_data() {
+  const auto* entries = tables().named_data();
+  const auto* segments = tables().segments();
+  if (entries == nullptr || segments == nullptr) {
+    return;
+  }
+  std::set<uint64_t> offsets;
+  for (const fb::NamedData* entry : *entries) {
+    uint64_t offset = 0;
+    if (entry->segment_index() < segments->size() &&
+        !__builtin_add_overflow(
+            segment_base_offset(),
+            segments->Get(entry->segment_index())->offset(), &offset) &&
+        !offsets.insert(offset).second) {
+      loader_->addresses().expect_several(offset);
+    }
+  }
 }
 
 Status SharedProgram::read_context() {
@@ -191,19 +211,24 @@ Status SharedProgram::match_context() {
   return success();
 }
 
-Status SharedProgram::expect_payload(const DelegateRecord& delegate) {
+size_t SharedProgram::method_of(const DelegateRecord& delegate) const {
   const std::string& name = context_->entry_points[delegate.entry_point].name;
   const auto method = std::find_if(
       methods_.begin(), methods_.end(), [&](const MethodPlan& one) {
         return one.name == name;
       });
-  if (delegate.index >= method->delegates.size() ||
-      method->delegates[delegate.index].backend_id != delegate.backend_id) {
+  return static_cast<size_t>(method - methods_.begin());
+}
+
+Status SharedProgram::expect_payload(const DelegateRecord& delegate) {
+  const MethodPlan& method = methods_[method_of(delegate)];
+  if (delegate.index >= method.delegates.size() ||
+      method.delegates[delegate.index].backend_id != delegate.backend_id) {
     return context_failure(concat(
-        "method ", quoted(name), " has no delegate ", delegate.index, " for ",
-        quoted(delegate.backend_id)));
+        "method ", quoted(method.name), " has no delegate ", delegate.index,
+        " for ", quoted(delegate.backend_id)));
   }
-  const DelegateInfo& info = method->delegates[delegate.index];
+  const DelegateInfo& info = method.delegates[delegate.index];
   bool is_consistent = true;
   if (info.is_in_segment) {
     is_consistent = loader_->expect(
@@ -219,7 +244,7 @@ Status SharedProgram::expect_payload(const DelegateRecord& delegate) {
     return context_failure(concat(
         "two delegates use one payload, but have different digests, among "
         "them delegate ",
-        delegate.index, " of method ", quoted(name)));
+        delegate.index, " of method ", quoted(method.name)));
   }
   return success();
 }

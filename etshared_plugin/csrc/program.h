@@ -47,9 +47,17 @@ class SharedProgram {
     return context_bytes_;
   }
 
+  /// The method that has the delegate.
+  size_t method_of(const DelegateRecord& delegate) const;
+
   /// The method that writes the initial values of all state.
   std::optional<size_t> generated_method() const {
     return generated_method_;
+  }
+
+  /// Where loads with XNNPACK's weight cache find constants.
+  ConstantAddresses& constant_addresses() const {
+    return loader_->addresses();
   }
 
   /// Fails when a delegate's payload is not what the record says.
@@ -71,6 +79,7 @@ class SharedProgram {
   const executorch_flatbuffer::Program& tables() const;
   uint64_t segment_base_offset() const;
   Status read_methods();
+  void read_named_data();
   Status read_context();
   Status match_context();
   Status expect_payload(const DelegateRecord& delegate);

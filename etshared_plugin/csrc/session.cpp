@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+
+#include <executorch/extension/threadpool/threadpool_guard.h>
 
 #include "input_checks.h"
 
@@ -48,16 +51,30 @@ class StateGuard {
   std::vector<uint8_t> saved_;
 };
 
+/// Keeps work off the thread pool. A delegate goes on as it was loaded.
+class ThreadScope {
+ public:
+  explicit ThreadScope(SessionThreads threads) {
+    if (threads == SessionThreads::kCaller) {
+      guard_.emplace();
+    }
+  }
+
+ private:
+  std::optional<executorch::extension::threadpool::NoThreadPoolGuard> guard_;
+};
+
 } // namespace
 
 Outcome<std::unique_ptr<Session>> Session::create(
-    std::shared_ptr<const SharedProgram> program) {
-  auto arenas = Arenas::allocate(program->arena_nbytes());
+    std::shared_ptr<MethodLoader> loader,
+    SessionThreads threads) {
+  auto arenas = Arenas::allocate(loader->program()->arena_nbytes());
   if (arenas == nullptr) {
     return out_of_memory("the arenas of a session");
   }
   std::unique_ptr<Session> session(
-      new Session(std::move(program), std::move(arenas)));
+      new Session(std::move(loader), std::move(arenas), threads));
   ETSHARED_RETURN_IF_FAILED(session->reset());
   return session;
 }
@@ -78,13 +95,9 @@ Status Session::load_locked(size_t method) {
   if (methods_[method] != nullptr) {
     return success();
   }
-  const StateGuard guard(*arenas_, program_->methods()[method]);
-  auto loaded = LoadedMethod::load(*program_, method, &allocator_);
-  if (!loaded.ok()) {
-    return std::move(loaded.failure());
-  }
-  methods_[method] = std::move(loaded.value());
-  return success();
+  const StateGuard guard(*arenas_, program()->methods()[method]);
+  const ThreadScope threads(threads_);
+  return methods_.load(method);
 }
 
 Status Session::load(size_t method) {
@@ -100,7 +113,7 @@ bool Session::is_loaded(size_t method) {
 Outcome<std::vector<OutputValue>> Session::call(
     size_t method,
     const std::vector<InputValue>& inputs) {
-  const MethodPlan& plan = program_->methods()[method];
+  const MethodPlan& plan = program()->methods()[method];
   ETSHARED_RETURN_IF_FAILED(check_inputs(plan, inputs));
 
   const std::lock_guard lock(mutex_);
@@ -108,6 +121,7 @@ Outcome<std::vector<OutputValue>> Session::call(
   ETSHARED_RETURN_IF_FAILED(load_locked(method));
   LoadedMethod& loaded = *methods_[method];
   ETSHARED_RETURN_IF_FAILED(loaded.set_inputs(inputs));
+  const ThreadScope threads(threads_);
   auto executed = loaded.execute();
   if (!executed.ok()) {
     poison_ = executed.failure().message;
@@ -122,8 +136,8 @@ Outcome<std::vector<OutputValue>> Session::call(
 
 std::vector<size_t> Session::all_buffers() const {
   std::vector<size_t> buffers;
-  if (program_->context()) {
-    for (size_t i = 0; i < program_->context()->buffers.size(); ++i) {
+  if (program()->context()) {
+    for (size_t i = 0; i < program()->context()->buffers.size(); ++i) {
       buffers.push_back(i);
     }
   }
@@ -132,7 +146,7 @@ std::vector<size_t> Session::all_buffers() const {
 
 Status Session::reset() {
   const std::lock_guard lock(mutex_);
-  if (!program_->context()) {
+  if (!program()->context()) {
     // What is state is not known: everything starts anew.
     for (const et::Span<uint8_t>& span : arenas_->spans()) {
       std::fill(span.begin(), span.end(), uint8_t{0});
@@ -151,9 +165,9 @@ Status Session::reset(const std::vector<size_t>& buffers) {
 }
 
 Status Session::write_initial_data() {
-  for (const MethodPlan& plan : program_->methods()) {
+  for (const MethodPlan& plan : program()->methods()) {
     for (const InitialRange& range : plan.initial_ranges) {
-      const uint8_t* data = program_->initial_data(range);
+      const uint8_t* data = program()->initial_data(range);
       if (data == nullptr) {
         return Failure{
             FailureKind::kProgramFormat,
@@ -169,21 +183,20 @@ Status Session::write_initial_data() {
 }
 
 Status Session::run_generated(Arenas& scratch) const {
+  const size_t method = program()->generated_method().value();
   et::HierarchicalAllocator allocator(scratch.spans());
-  auto loaded = LoadedMethod::load(
-      *program_, program_->generated_method().value(), &allocator);
-  if (!loaded.ok()) {
-    return std::move(loaded.failure());
-  }
-  ETSHARED_RETURN_IF_FAILED(loaded.value()->set_inputs({}));
-  return loaded.value()->execute();
+  const ThreadScope threads(threads_);
+  MethodLoader::Owner methods(loader_, &allocator);
+  ETSHARED_RETURN_IF_FAILED(methods.load(method));
+  ETSHARED_RETURN_IF_FAILED(methods[method]->set_inputs({}));
+  return methods[method]->execute();
 }
 
 Status Session::write_initial_values(const std::vector<size_t>& buffers) {
   if (buffers.empty()) {
     return success();
   }
-  const auto& records = program_->context()->buffers;
+  const auto& records = program()->context()->buffers;
   const bool is_given = std::any_of(
       buffers.begin(), buffers.end(), [&](size_t i) {
         return !records[i].is_zero_initially;
@@ -192,7 +205,7 @@ Status Session::write_initial_values(const std::vector<size_t>& buffers) {
   if (is_given) {
     // Into memory of its own, so that buffers that are not to be reset, and
     // views of them, never see initial values.
-    scratch = Arenas::allocate(program_->arena_nbytes());
+    scratch = Arenas::allocate(program()->arena_nbytes());
     if (scratch == nullptr) {
       return out_of_memory("the initial values of state");
     }
@@ -217,7 +230,7 @@ Outcome<std::vector<OwnedTensor>> Session::snapshot() {
   ETSHARED_RETURN_IF_FAILED(check_alive());
   std::vector<OwnedTensor> tensors;
   for (const size_t i : all_buffers()) {
-    const BufferRecord& buffer = program_->context()->buffers[i];
+    const BufferRecord& buffer = program()->context()->buffers[i];
     OwnedTensor tensor;
     tensor.memory = AlignedMemory::allocate(buffer.nbytes);
     if (!tensor.memory) {
@@ -236,7 +249,7 @@ Status Session::write(
     const std::vector<std::pair<size_t, TensorView>>& values,
     bool forgives_failure) {
   for (const auto& [index, view] : values) {
-    const BufferRecord& buffer = program_->context()->buffers[index];
+    const BufferRecord& buffer = program()->context()->buffers[index];
     const std::vector<int64_t> sizes(buffer.sizes.begin(), buffer.sizes.end());
     if (view.scalar_type != buffer.scalar_type || view.sizes != sizes) {
       return Failure{
@@ -250,7 +263,7 @@ Status Session::write(
   }
   const std::lock_guard lock(mutex_);
   for (const auto& [index, view] : values) {
-    const BufferRecord& buffer = program_->context()->buffers[index];
+    const BufferRecord& buffer = program()->context()->buffers[index];
     if (!arenas_->contains(view.data)) {
       copy_to(view, buffer.dim_order, address(buffer));
       continue;

@@ -7,11 +7,19 @@
 #include <executorch/runtime/core/hierarchical_allocator.h>
 
 #include "arenas.h"
-#include "loaded_method.h"
+#include "method_loader.h"
 #include "program.h"
 #include "tensor.h"
 
 namespace etshared::runtime {
+
+/// Which threads a session computes with.
+enum class SessionThreads {
+  /// ExecuTorch's thread pool, one for the process: calls wait for each other.
+  kPool,
+  /// The one that calls.
+  kCaller,
+};
 
 /// One life of a program's state: arenas, and methods loaded over them.
 ///
@@ -20,7 +28,8 @@ class Session {
  public:
   /// Starts with the initial values of all state.
   static Outcome<std::unique_ptr<Session>> create(
-      std::shared_ptr<const SharedProgram> program);
+      std::shared_ptr<MethodLoader> loader,
+      SessionThreads threads);
 
   /// Runs a method. Whatever is found wrong before it executes leaves
   /// everything as it was; a failure later poisons the session.
@@ -47,7 +56,7 @@ class Session {
       bool forgives_failure);
 
   const std::shared_ptr<const SharedProgram>& program() const {
-    return program_;
+    return loader_->program();
   }
 
   /// Memory of the state; it never moves, and may outlive the session.
@@ -60,12 +69,14 @@ class Session {
 
  private:
   Session(
-      std::shared_ptr<const SharedProgram> program,
-      std::shared_ptr<Arenas> arenas)
-      : program_(std::move(program)),
+      std::shared_ptr<MethodLoader> loader,
+      std::shared_ptr<Arenas> arenas,
+      SessionThreads threads)
+      : loader_(std::move(loader)),
         arenas_(std::move(arenas)),
+        threads_(threads),
         allocator_(arenas_->spans()),
-        methods_(program_->methods().size()) {}
+        methods_(loader_, &allocator_) {}
 
   // The caller holds mutex_ in all of these.
   Status check_alive() const;
@@ -76,10 +87,11 @@ class Session {
   std::vector<size_t> all_buffers() const;
 
   std::mutex mutex_;
-  std::shared_ptr<const SharedProgram> program_;
+  std::shared_ptr<MethodLoader> loader_;
   std::shared_ptr<Arenas> arenas_;
+  SessionThreads threads_;
   et::HierarchicalAllocator allocator_;
-  std::vector<std::unique_ptr<LoadedMethod>> methods_;
+  MethodLoader::Owner methods_;
   std::string poison_;
 };
 

@@ -210,6 +210,46 @@ Status read_buffers(const SharedContext& context, ContextRecord& record) {
   return success();
 }
 
+Status read_options(const Delegate& source, DelegateRecord& delegate) {
+  for (size_t i = 0; i < count(source.options()); ++i) {
+    const BackendOption& option = *source.options()->Get(i);
+    const std::string key = text(option.key());
+    const std::string value = text(option.value());
+    if (!fits_option(delegate.backend_id, key, value)) {
+      return bad(concat(
+          "a delegate for ", quoted(delegate.backend_id), " has the option ",
+          quoted(key), ", which is empty or too long"));
+    }
+    // A file must not choose what the backend writes to.
+    if (delegate.backend_id == kXnnpackBackend &&
+        key == kPackedCachePathOption) {
+      return bad(concat(
+          "a delegate for ", quoted(delegate.backend_id), " has the option ",
+          quoted(key), ", which only the runtime may set"));
+    }
+    delegate.options.emplace_back(key, value);
+  }
+  return success();
+}
+
+Status read_keys(
+    const SharedContext& context,
+    const Delegate& source,
+    DelegateRecord& delegate) {
+  for (size_t i = 0; i < count(source.weights()); ++i) {
+    const uint32_t weight = source.weights()->Get(i);
+    if (weight >= count(context.weights())) {
+      return bad(concat(
+          "a delegate uses weight ", weight, " of ", count(context.weights())));
+    }
+    const auto* keys = context.weights()->Get(weight)->keys();
+    for (size_t j = 0; j < count(keys); ++j) {
+      delegate.keys.insert(text(keys->Get(j)));
+    }
+  }
+  return success();
+}
+
 Status read_delegates(const SharedContext& context, ContextRecord& record) {
   std::set<std::pair<uint32_t, uint32_t>> places;
   for (size_t i = 0; i < count(context.delegates()); ++i) {
@@ -236,6 +276,8 @@ Status read_delegates(const SharedContext& context, ContextRecord& record) {
         source.payload_digest()->begin(),
         source.payload_digest()->end(),
         delegate.payload_digest.begin());
+    ETSHARED_RETURN_IF_FAILED(read_options(source, delegate));
+    ETSHARED_RETURN_IF_FAILED(read_keys(context, source, delegate));
     record.delegates.push_back(std::move(delegate));
   }
   return success();

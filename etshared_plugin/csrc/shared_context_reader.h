@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "backend_options.h"
 #include "failure.h"
 #include "scalar_type.h"
 #include "sha256.h"
@@ -29,6 +31,9 @@ struct DelegateRecord {
   uint32_t index;
   Digest payload_digest;
   uint64_t payload_nbytes;
+  RecordedOptions options;
+  /// Keys of its constants in the program's named data.
+  std::set<std::string> keys;
 };
 
 /// Sizes that one flat input may have, by dimension; none for what is no tensor.

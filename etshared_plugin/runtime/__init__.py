@@ -9,9 +9,12 @@ _libraries.find_native_module(__path__)
 from .program import SharedProgram, load  # noqa: E402
 from .session import BoundEntryPoint, Session  # noqa: E402
 from .state import SessionState, Snapshot  # noqa: E402
+from .stats import EntryPointStats, ProgramStats  # noqa: E402
 
 __all__ = [
     "BoundEntryPoint",
+    "EntryPointStats",
+    "ProgramStats",
     "Session",
     "SessionState",
     "SharedProgram",

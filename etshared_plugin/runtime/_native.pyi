@@ -3,6 +3,33 @@
 from collections.abc import Sequence
 
 
+class MethodStats:
+    """What loading one method has taken."""
+
+    @property
+    def num_loads(self) -> int: ...
+
+    @property
+    def load_seconds(self) -> float: ...
+
+    @property
+    def pack_seconds(self) -> float: ...
+
+    @property
+    def num_packed(self) -> int: ...
+
+    @property
+    def packed_nbytes(self) -> int: ...
+
+    @property
+    def num_reused(self) -> int: ...
+
+    @property
+    def reused_nbytes(self) -> int: ...
+
+    @property
+    def obstacle(self) -> str: ...
+
 class Value:
     """One flat input or output of a method."""
 
@@ -25,10 +52,10 @@ class Program:
     """A verified program, mapped or owned."""
 
     @staticmethod
-    def open(path: str) -> Program: ...
+    def open(path: str, packed_weights: bool) -> Program: ...
 
     @staticmethod
-    def from_bytes(data: bytes) -> Program: ...
+    def from_bytes(data: bytes, packed_weights: bool) -> Program: ...
 
     @property
     def method_names(self) -> list[str]: ...
@@ -43,6 +70,8 @@ class Program:
 
     def outputs(self, method: int) -> list[Value]: ...
 
+    def stats(self) -> list[MethodStats]: ...
+
 class Omitted:
     """Stands for an input that export recorded."""
 
@@ -51,7 +80,7 @@ class Omitted:
 class Session:
     """Arenas and loaded methods: one life of the state."""
 
-    def __init__(self, program: Program) -> None: ...
+    def __init__(self, program: Program, in_caller: bool) -> None: ...
 
     def call(self, method: int, inputs: list[object], as_torch: bool) -> list[object]: ...
 

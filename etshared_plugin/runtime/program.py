@@ -10,7 +10,8 @@ from ..context import EntryPointRecord, SharedContext, decode
 from ..errors import InputError
 from . import _native
 from ._libraries import load_plugin_libraries
-from .session import Session
+from .session import Session, Threads
+from .stats import ProgramStats, program_stats
 from .structure import named_classes
 from .tensors import Framework, check_framework
 
@@ -20,6 +21,7 @@ def load(
     *,
     tensors: Framework = None,
     types: Sequence[type] = (),
+    packed_weights: bool = True,
 ) -> SharedProgram:
     """Load a program, from a path or from the bytes of one.
 
@@ -33,14 +35,21 @@ def load(
             no tensor, when torch has been imported), otherwise numpy.
         types: Classes that results may be instances of. An instance of any
             other class comes back as a dict of its fields.
+        packed_weights: Whether XNNPACK packs weights once for all entry points
+            and sessions, where the program's record says that this is safe.
+            Otherwise every entry point of every session packs its own.
 
     Raises:
         ProgramFormatError: if this cannot be read, is no program, or a damaged one.
         ContextFormatError: if its record is damaged or of another version.
     """
     if isinstance(source, bytes):
-        return SharedProgram.from_bytes(source, tensors=tensors, types=types)
-    return SharedProgram(source, tensors=tensors, types=types)
+        return SharedProgram.from_bytes(
+            source, tensors=tensors, types=types, packed_weights=packed_weights
+        )
+    return SharedProgram(
+        source, tensors=tensors, types=types, packed_weights=packed_weights
+    )
 
 
 class SharedProgram:
@@ -52,19 +61,27 @@ class SharedProgram:
         *,
         tensors: Framework = None,
         types: Sequence[type] = (),
+        packed_weights: bool = True,
     ) -> None:
         load_plugin_libraries()
-        self._open(_native.Program.open(os.fspath(path)), tensors, types)
+        native = _native.Program.open(os.fspath(path), packed_weights)
+        self._open(native, tensors, types)
         self._path: Path | None = Path(path)
 
     @classmethod
     def from_bytes(
-        cls, data: bytes, *, tensors: Framework = None, types: Sequence[type] = ()
+        cls,
+        data: bytes,
+        *,
+        tensors: Framework = None,
+        types: Sequence[type] = (),
+        packed_weights: bool = True,
     ) -> SharedProgram:
         """Load a program from bytes, of which it keeps a copy."""
         load_plugin_libraries()
         program = cls.__new__(cls)
-        program._open(_native.Program.from_bytes(data), tensors, types)
+        native = _native.Program.from_bytes(data, packed_weights)
+        program._open(native, tensors, types)
         program._path = None
         return program
 
@@ -101,9 +118,23 @@ class SharedProgram:
         """The names that a session can call."""
         return tuple(self._methods)
 
-    def session(self) -> Session:
-        """Start a life of the state, with its initial values."""
-        return Session(self)
+    def session(self, *, threads: Threads = "pool") -> Session:
+        """Start a life of the state, with its initial values.
+
+        Args:
+            threads: ``"pool"`` computes with ExecuTorch's thread pool, of which a
+                process has one, so that calls of several sessions take turns
+                there. ``"caller"`` computes in the thread that calls only, and
+                sessions in several threads do not wait for each other.
+        """
+        return Session(self, threads)
+
+    def stats(self) -> ProgramStats:
+        """Return what loading has taken so far, and what is shared."""
+        stats = self._native.stats()
+        return program_stats(
+            (name, stats[index]) for name, index in self._methods.items()
+        )
 
     def _index(self, name: str) -> int:
         try:

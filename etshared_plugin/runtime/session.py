@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..context import EntryPointRecord
 from ..errors import InputError, RuntimeFailure, StateMismatchError
@@ -14,6 +14,9 @@ from .tensors import check_numpy_knows, exchangeable, from_native, wants_torch
 
 if TYPE_CHECKING:
     from .program import SharedProgram
+
+#: Which threads a session computes with.
+Threads = Literal["pool", "caller"]
 
 _OMITTED = _native.Omitted()
 
@@ -142,9 +145,11 @@ class Session:
     thread waits. Different sessions may run in different threads.
     """
 
-    def __init__(self, program: SharedProgram) -> None:
+    def __init__(self, program: SharedProgram, threads: Threads = "pool") -> None:
+        if threads not in ("pool", "caller"):
+            raise InputError(f"threads is {threads!r}, expected 'pool' or 'caller'")
         self._program = program
-        self._native = _native.Session(program._native)
+        self._native = _native.Session(program._native, threads == "caller")
         self._entry_points: dict[str, BoundEntryPoint] = {}
         buffers = program.context.buffers if program.context is not None else ()
         self._state = SessionState(self._native, buffers, program._tensors)

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
+#include <executorch/runtime/core/hierarchical_allocator.h>
+
+#include "backend_options.h"
+#include "loaded_method.h"
+#include "packed_index.h"
+#include "packed_memory.h"
+#include "program.h"
+
+namespace etshared::runtime {
+
+/// What loading one method has taken, and what of it is shared.
+struct MethodStats {
+  uint64_t num_loads = 0;
+  /// Of the latest load by a session, without the packing.
+  double load_seconds = 0;
+  /// Of the one load that packed what earlier methods had not.
+  double pack_seconds = 0;
+  uint64_t num_packed = 0;
+  uint64_t packed_nbytes = 0;
+  /// What earlier methods had packed.
+  uint64_t num_reused = 0;
+  uint64_t reused_nbytes = 0;
+  /// Why sessions pack for themselves; empty when they share, or may yet.
+  std::string obstacle;
+};
+
+/// Loads the methods of a program, with weights that XNNPACK packs once for all
+/// sessions: the first load packs those of every method that may share into
+/// memory that is then sealed; each session maps it by a path of its own, and
+/// so has a cache of its own without a lock in common.
+///
+/// Thread-safe.
+class MethodLoader {
+ public:
+  /// Everything packs for itself unless `packs_once`, or where the record does
+  /// not allow otherwise.
+  static Outcome<std::shared_ptr<MethodLoader>> create(
+      std::shared_ptr<const SharedProgram> program,
+      bool packs_once);
+
+  /// Methods of one owner: one number, one path, one cache.
+  class Owner {
+   public:
+    /// The arenas must outlive this.
+    Owner(
+        std::shared_ptr<MethodLoader> loader,
+        et::HierarchicalAllocator* arenas)
+        : loader_(std::move(loader)),
+          arenas_(arenas),
+          methods_(loader_->plans_.size()) {}
+    ~Owner();
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+
+    /// Loads the method unless it is loaded.
+    Status load(size_t method);
+
+    /// nullptr when it is not loaded.
+    LoadedMethod* operator[](size_t method) const {
+      return methods_[method].get();
+    }
+
+   private:
+    friend class MethodLoader;
+
+    std::shared_ptr<MethodLoader> loader_;
+    et::HierarchicalAllocator* arenas_;
+    /// XNNPACK shares one workspace among delegates with the same allocator.
+    executorch::extension::MallocMemoryAllocator allocator_;
+    std::optional<uint64_t> number_;
+    std::vector<std::unique_ptr<LoadedMethod>> methods_;
+  };
+
+  const std::shared_ptr<const SharedProgram>& program() const {
+    return program_;
+  }
+
+  /// By method.
+  std::vector<MethodStats> stats() const;
+
+ private:
+  struct Plan {
+    std::vector<const DelegateRecord*> delegates;
+    BackendOptions options;
+    bool may_share = false;
+    /// Decided when the weights are packed.
+    bool is_shared = false;
+    MethodStats stats;
+  };
+
+  explicit MethodLoader(std::shared_ptr<const SharedProgram> program)
+      : program_(std::move(program)), plans_(program_->methods().size()) {}
+
+  Status plan(bool packs_once);
+  Outcome<std::unique_ptr<LoadedMethod>> load(size_t method, Owner& owner);
+  void count_load(size_t method, double seconds);
+
+  // The caller holds mutex_ in all of these.
+  Outcome<std::unique_ptr<LoadedMethod>> load_shared(
+      size_t method,
+      et::HierarchicalAllocator* arenas,
+      et::MemoryAllocator* allocator,
+      const std::string& path);
+  void pack();
+  /// Says what went wrong, or nothing.
+  std::string pack_into(PackedMemory& memory);
+  void count(Plan& plan, const PackedIndex& before, const PackedIndex& after);
+  uint64_t take_number();
+
+  std::shared_ptr<const SharedProgram> program_;
+  /// Held while weights are packed and while methods that share them load,
+  /// never while anything executes. Whoever takes it must not hold the GIL:
+  /// backends log meanwhile, and logging may need it.
+  std::mutex mutex_;
+  std::vector<Plan> plans_;
+  bool has_packed_ = false;
+  /// Present when anything is shared.
+  std::unique_ptr<PackedMemory> memory_;
+  std::set<uint64_t> numbers_;
+  /// Guards the statistics, which are read while something loads.
+  mutable std::mutex stats_mutex_;
+};
+
+} // namespace etshared::runtime

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace etshared::runtime {
+
+/// Memory that XNNPACK's weight cache takes for its file.
+///
+/// The cache keeps one object, with one lock, per path. Whoever is not to wait
+/// for others names the same memory by a path of its own.
+class PackedMemory {
+ public:
+  /// nullptr when the system has no such memory; errno says why.
+  static std::unique_ptr<PackedMemory> create();
+
+  ~PackedMemory();
+  PackedMemory(const PackedMemory&) = delete;
+  PackedMemory& operator=(const PackedMemory&) = delete;
+
+  int descriptor() const {
+    return descriptor_;
+  }
+
+  /// A path of at most 160 characters that no other number gives.
+  std::string path(uint64_t number) const;
+
+  /// Makes the content final, and open to any number of readers. Fails while
+  /// anything can still write to it; errno says why.
+  bool finish();
+
+ private:
+  explicit PackedMemory(int descriptor) : descriptor_(descriptor) {}
+
+  int descriptor_;
+};
+
+} // namespace etshared::runtime

@@ -1,0 +1,16 @@
+#pragma once
+
+namespace etshared::runtime {
+
+/// While one lives, XNNPACK's weight cache does not report from this thread
+/// what it opens, packs and saves, nor a lock that it does without: that would
+/// be lines on stderr for every session. All other logging goes where it went.
+class QuietWeightCache {
+ public:
+  QuietWeightCache();
+  ~QuietWeightCache();
+  QuietWeightCache(const QuietWeightCache&) = delete;
+  QuietWeightCache& operator=(const QuietWeightCache&) = delete;
+};
+
+} // namespace etshared::runtime
