@@ -95,7 +95,7 @@ def export(
     if not entry_points:
         raise EntryPointError("there is no entry point to export")
     for name in entry_points:
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or "\0" in name:
             raise EntryPointError(f"an entry point is named {name!r}, expected a name")
     owners = buffer_owners(root)
     tensors = {

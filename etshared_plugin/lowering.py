@@ -57,7 +57,7 @@ def to_edge_transform_and_lower(
     if isinstance(programs, ExportedProgram):
         programs = {"forward": programs}
     for name in programs:
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or "\0" in name:
             raise EntryPointError(f"an entry point is named {name!r}, expected a name")
     for name in constant_methods or {}:
         if name in programs:

@@ -17,6 +17,22 @@ from .signatures import CallingConvention
 #: Name of the generated entry point unless the caller chooses another.
 RESET_STATE = "reset_state"
 
+#: What ``aten::copy_`` of 1.5.1 takes.
+_COPYABLE = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateBuffer:
@@ -88,6 +104,14 @@ def select_state(
                 fqn=fqn,
             )
         chosen = matched
+    for fqn in sorted(chosen):
+        if buffers[fqn].dtype not in _COPYABLE:
+            raise StateError(
+                f"shared buffer '{fqn}' is {str(buffers[fqn].dtype)[6:]}, which"
+                " ExecuTorch 1.5.1 cannot copy; register it as another type, such as"
+                " int32 or float32",
+                fqn=fqn,
+            )
     return {
         fqn: StateBuffer(
             fqn,

@@ -11,6 +11,7 @@ import pytest
 import runtime_programs as programs
 import torch
 from runtime_programs import Backend, Pair, Point, Recurrent
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 
 import etshared_plugin as etshared
@@ -406,3 +407,23 @@ def test_a_session_runs_without_torch(backend: Backend, tmp_path) -> None:  # no
         [sys.executable, "-c", _WITHOUT_TORCH, path], capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_tensors_without_memory_are_refused_or_zeros() -> None:
+    session = etshared.load(programs.recurrent("portable")).session()
+    with FakeTensorMode():
+        fake = torch.ones(1, 4)
+    with pytest.raises(InputError, match="not a plain dense tensor with data"):
+        session.peek(fake)
+    zeros = torch._efficientzerotensor(1, 4)
+    assert torch.equal(session.peek(zeros), torch.full((1, 4), 5.0))
+
+
+def test_a_tuple_is_no_tensor() -> None:
+    session = etshared.load(programs.recurrent("portable")).session()
+    with pytest.raises(InputError, match="of type 'tuple', expected a tensor"):
+        session.state["hidden"] = (_ROW, _ROW)
+    session = etshared.load(programs.mixed(), tensors="torch").session()
+    halves = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    with pytest.raises(InputError, match="'tuple'"):
+        session.halves((halves, halves))

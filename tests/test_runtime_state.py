@@ -268,3 +268,23 @@ def test_one_poisoned_session_leaves_others_alone() -> None:
     with pytest.raises(ExecutorchError):
         first.lookup(np.array([7]))
     np.testing.assert_array_equal(second.peek(_ROW), _ROW.numpy() + 5)
+
+
+def test_state_of_torch_tensors_of_any_kind_restores() -> None:
+    session = etshared.load(programs.recurrent("portable"), tensors="torch").session()
+    saved = {name: torch.tensor(value) for name, value in _INITIAL.items()}
+    saved["hidden"] = torch.full((1, 4), 2.0, requires_grad=True)
+    session.restore(saved)
+    assert torch.equal(session.state["hidden"], torch.full((1, 4), 2.0))
+    session.restore(session.state)
+    assert torch.equal(session.state["hidden"], torch.full((1, 4), 2.0))
+    bits = Snapshot({"h": torch.tensor([1.5], dtype=torch.bfloat16)})
+    assert bits["h"].view(np.uint16).tolist() == [0x3FC0]
+
+
+@pytest.mark.parametrize(
+    "value", [None, [1], {"hidden": torch.zeros(1, 4).to_sparse()}], ids=str
+)
+def test_what_is_no_saved_state_is_refused(value: object) -> None:
+    with pytest.raises(StateMismatchError):
+        _session().restore(value)  # type: ignore[arg-type]

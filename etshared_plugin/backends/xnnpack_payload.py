@@ -154,6 +154,8 @@ def _fields(table_name: str, union: Any) -> dict[str, object]:  # noqa: ANN401
     fields: dict[str, object] = {}
     for name, layout in generated.TABLES[table_name]:
         accessor = "".join(part.capitalize() for part in name.split("_"))
+        if not hasattr(table, accessor):
+            continue  # deprecated, so there is no reader
         if isinstance(layout, list):
             count = getattr(table, f"{accessor}Length")()
             fields[name] = tuple(getattr(table, accessor)(i) for i in range(count))

@@ -15,6 +15,7 @@ from .tensors import (
     Framework,
     as_bits,
     check_numpy_knows,
+    copied_array,
     exchangeable,
     from_native,
     wants_torch,
@@ -32,8 +33,7 @@ class Snapshot(Mapping[str, "np.ndarray[Any, Any]"]):
         self._values: dict[str, np.ndarray[Any, Any]] = {}
         self._dtypes: dict[str, str] = {}
         for name, value in values.items():
-            array = np.array(value)
-            self._add(name, array, array.dtype.name)
+            self._add(name, *copied_array(value, f"saved state '{name}'"))
 
     @classmethod
     def _of(cls, buffers: Iterable[Buffer], values: Iterable[Any]) -> Snapshot:
@@ -142,6 +142,10 @@ class SessionState(Mapping[str, Any]):
         return Snapshot._of(self._buffers, self._native.snapshot())
 
     def _restore(self, values: Mapping[str, Any]) -> None:
+        if not isinstance(values, Mapping):
+            raise StateMismatchError(
+                f"saved state is of type '{type(values).__name__}', expected a mapping"
+            )
         given = values if isinstance(values, Snapshot) else Snapshot(values)
         wanted = {buffer.fqn for buffer in self._buffers}
         missing = ", ".join(f"'{name}'" for name in sorted(wanted - given.keys()))

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..errors import InputError, RuntimeFailure
+from ..errors import InputError, RuntimeFailure, StateMismatchError
 
 #: What tensors come back as; None decides by call.
 Framework: TypeAlias = Literal["numpy", "torch"] | None
@@ -61,16 +61,47 @@ def exchangeable(value: object, label: str) -> object:
         if not value.dtype.isnative:
             raise InputError(f"{label} is not in this machine's byte order")
         return value
+    if isinstance(value, tuple):  # the native module takes pairs for bits
+        raise InputError(f"{label} is of type 'tuple', expected a tensor")
     torch = imported_torch()
     if torch is None or not isinstance(value, torch.Tensor):
         return value
     tensor: Any = value
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise InputError(f"{label} is not a plain dense tensor")
+    if tensor.layout is not torch.strided or tensor.is_quantized or _is_fake(tensor):
+        raise InputError(f"{label} is not a plain dense tensor with data")
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
     if tensor.requires_grad:
         tensor = tensor.detach()
     # DLPack would hand over the bits without the pending negation.
     return tensor.resolve_neg() if tensor.is_neg() else tensor
+
+
+def _is_fake(tensor: object) -> bool:
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
+def copied_array(value: object, label: str) -> tuple[np.ndarray[Any, Any], str]:
+    """Copy a tensor into an array; return it, or bits, with the dtype's name.
+
+    Raises:
+        StateMismatchError: if ``value`` is no tensor that can be copied.
+    """
+    try:
+        given: Any = exchangeable(value, label)
+        if isinstance(given, tuple):
+            return np.array(given[0]), given[1]
+        torch = imported_torch()
+        if torch is not None and isinstance(given, torch.Tensor):
+            if given.dtype is torch.bfloat16:
+                bits = given.contiguous().view(torch.uint16)
+                return np.array(bits.numpy()), _BFLOAT16
+            given = given.numpy()
+        array = np.array(given)
+        return array, array.dtype.name
+    except (InputError, TypeError, ValueError, RuntimeError) as error:
+        raise StateMismatchError(f"{label} cannot be taken: {error}") from error
 
 
 def check_numpy_knows(dtypes: Iterable[str], label: str) -> None:
