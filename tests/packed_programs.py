@@ -157,23 +157,5 @@ def confusable() -> tuple[bytes, Inputs]:
     return _lower(_Confusable().eval(), inputs), inputs
 
 
-class _Batch(nn.Module):
-    """Calls that take long enough for threads to meet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(11)
-        self.layers = nn.Sequential(*(nn.Linear(768, 768) for _ in range(2)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
-
-
-@functools.cache
-def batch() -> tuple[bytes, Inputs]:
-    inputs: Inputs = {"forward": (torch.linspace(-1, 1, 64 * 768).reshape(64, 768),)}
-    return _lower(_Batch().eval(), inputs), inputs
-
-
 def arrays(inputs: tuple[torch.Tensor, ...]) -> list[Any]:
     return [x.numpy() for x in inputs]

@@ -6,7 +6,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -354,30 +353,6 @@ def test_sessions_load_run_and_end_in_several_threads() -> None:
 
     _in_threads(live, live, live)
     assert program.stats().constants_packed == 2
-
-
-def test_sessions_in_their_calling_threads_do_not_wait_for_each_other() -> None:
-    data, inputs = programs.batch()
-    program = etshared.load(data, tensors="numpy")
-    (x,) = arrays(inputs["forward"])
-    num_calls = 150
-    waits: dict[str, list[int]] = {"own": [], "common": []}
-
-    def run(session: Session, found: list[int]) -> None:
-        session.forward(x)
-        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-        for _ in range(num_calls):
-            session.forward(x)
-        found.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
-
-    one, other = program.session(threads="caller"), program.session(threads="caller")
-    _in_threads(
-        lambda: run(one, waits["own"]),
-        lambda: run(other, waits["own"]),
-    )
-    # Two threads in one session do wait, which a lock in common would bring back.
-    _in_threads(*[lambda: run(one, waits["common"])] * 2)
-    assert sum(waits["own"]) < sum(waits["common"]) / 4, waits
 
 
 def test_a_child_process_uses_what_its_parent_packed() -> None:
