@@ -27,6 +27,7 @@ from .signatures import (
     CallingConvention,
     argument_names,
     bind,
+    check_names,
     dynamic_shapes,
     leaf_names,
 )
@@ -94,9 +95,7 @@ def export(
     """
     if not entry_points:
         raise EntryPointError("there is no entry point to export")
-    for name in entry_points:
-        if not isinstance(name, str) or not name or "\0" in name:
-            raise EntryPointError(f"an entry point is named {name!r}, expected a name")
+    check_names(entry_points)
     owners = buffer_owners(root)
     tensors = {
         fqn: places[0][0]._buffers[places[0][1]] for fqn, places in owners.items()

@@ -15,6 +15,7 @@ from .entry_points import ExportedEntryPoints
 from .errors import EntryPointError, PartitionError, StateError
 from .lifted_state import anchor
 from .plain_programs import lift_declared, lift_plain_programs
+from .signatures import check_names
 from .state import RESET_STATE, initial_values_program
 
 OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
@@ -56,9 +57,7 @@ def to_edge_transform_and_lower(
     """
     if isinstance(programs, ExportedProgram):
         programs = {"forward": programs}
-    for name in programs:
-        if not isinstance(name, str) or not name or "\0" in name:
-            raise EntryPointError(f"an entry point is named {name!r}, expected a name")
+    check_names(programs)
     for name in constant_methods or {}:
         if name in programs:
             raise EntryPointError(

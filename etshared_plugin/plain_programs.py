@@ -14,7 +14,7 @@ from .lifted_state import LiftedProgram, functionalize, keep, lift
 from .module_buffers import overlap
 from .program_surgery import buffer_fqns, buffer_tensor, inputs_of, is_functional
 from .refusals import refuse_unfaithful
-from .state import SharedState, select_state
+from .state import SharedState, select_state, tensor_kind
 
 #: Inputs whose values a program keeps.
 _KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -39,10 +39,10 @@ def lift_declared(
     for name, program in programs.items():
         for fqn in state.keys() & buffer_fqns(program):
             own, declared = buffer_tensor(program, fqn), state[fqn].initial_value
-            if _kind(own) != _kind(declared):
+            if tensor_kind(own) != tensor_kind(declared):
                 raise StateError(
-                    f"buffer '{fqn}' of entry point '{name}' is {_kind(own)}, expected"
-                    f" {_kind(declared)} as it was exported",
+                    f"buffer '{fqn}' of entry point '{name}' is {tensor_kind(own)},"
+                    f" expected {tensor_kind(declared)} as it was exported",
                     method_name=name,
                     fqn=fqn,
                 )
@@ -132,8 +132,8 @@ def _check_agreement(
             f"buffer '{first.fqn}' of entry point '{first.method_name}' and"
             f" '{other.fqn}' of entry point '{other.method_name}'"
         )
-        if _kind(first.tensor) != _kind(other.tensor):
-            problem = f"are {_kind(first.tensor)} and {_kind(other.tensor)}"
+        if tensor_kind(first.tensor) != tensor_kind(other.tensor):
+            problem = f"are {tensor_kind(first.tensor)} and {tensor_kind(other.tensor)}"
         elif _identity(first) == _identity(other):
             continue
         elif not chosen_by_caller:
@@ -176,7 +176,3 @@ def _refuse_hidden_views(
                         method_name=name,
                         fqn=one.fqn,
                     )
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

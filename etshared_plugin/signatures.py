@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,17 @@ class CallingConvention:
             out_spec=self.out_spec,
             forward_arg_names=list(self.argument_names) or None,
         )
+
+
+def check_names(names: Iterable[object]) -> None:
+    """Refuse what cannot be the name of an entry point.
+
+    Raises:
+        EntryPointError: a name is empty, holds a NUL, or is no string.
+    """
+    for name in names:
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise EntryPointError(f"an entry point is named {name!r}, expected a name")
 
 
 def bind(

@@ -58,6 +58,11 @@ class StateBuffer:
 SharedState = dict[str, StateBuffer]
 
 
+def tensor_kind(tensor: torch.Tensor) -> str:
+    """Name what every entry point has to agree on: dtype and sizes."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
 def select_state(
     buffers: Mapping[str, torch.Tensor],
     written_by: Mapping[str, Sequence[str]],

@@ -11,6 +11,7 @@ from torch import nn
 
 from .errors import EntryPointError, StateError
 from .module_snapshot import ModuleSnapshot
+from .state import tensor_kind
 
 
 class TracedMethod(nn.Module):
@@ -125,16 +126,12 @@ def _new_value(
     if value.dtype != old.dtype or tuple(value.shape) != tuple(old.shape):
         raise StateError(
             f"entry point '{method_name}' changes buffer '{fqn}' from"
-            f" {_describe(old)} to {_describe(value)}; state keeps its shape and"
+            f" {tensor_kind(old)} to {tensor_kind(value)}; state keeps its shape and"
             " dtype, so register it at its largest size and write into a slice",
             method_name=method_name,
             fqn=fqn,
         )
     return value
-
-
-def _describe(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 @contextmanager
