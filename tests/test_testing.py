@@ -1,0 +1,170 @@
+"""What users compare their own models with eager by."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import eager_comparison  # noqa: F401  (makes exporting quicker)
+import pytest
+import torch
+from executorch.exir.backend.partitioner import Partitioner
+from torch import Tensor, nn
+from torch.export import Dim
+
+import etshared_plugin as etshared
+from etshared_plugin import EntryPoint
+from etshared_plugin.errors import InputError
+from etshared_plugin.runtime import SharedProgram
+from etshared_plugin.testing import (
+    MismatchError,
+    assert_matches_eager,
+    assert_program_matches,
+    call,
+    draw_calls,
+    eager_outcomes,
+)
+
+
+class _Model(nn.Module):
+    def __init__(self, slope: float = 1.0, rate: float = 0.5) -> None:
+        super().__init__()
+        self.slope, self.rate = slope, rate
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int32))
+
+    def observe(self, rows: Tensor) -> dict[str, Tensor]:
+        self.count += 1
+        self.mean.mul_(1 - self.rate).add_(self.rate * rows.mean(0))
+        return {"rows": self.slope * rows, "count": self.count + 0}
+
+    def pick(self, rows: Tensor, index: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, rows[index] * self.slope, self.mean)
+
+
+def _entry_points(model: _Model) -> dict[str, EntryPoint]:
+    rows = torch.linspace(2, 3, 12).reshape(4, 3)
+    n = Dim("n", min=1, max=64)
+    return {
+        "observe": EntryPoint(model.observe, (rows,), dynamic_shapes={"rows": {0: n}}),
+        "pick": EntryPoint(
+            model.pick,
+            (rows,),
+            {"mask": torch.ones(3, dtype=torch.bool), "index": torch.tensor([1, 0, 3])},
+        ),
+    }
+
+
+@functools.cache
+def _program() -> SharedProgram:
+    model = _Model()
+    edge = etshared.to_edge_transform_and_lower(
+        etshared.export(model, _entry_points(model))
+    )
+    return etshared.load(bytes(edge.to_executorch().buffer), tensors="torch")
+
+
+def test_random_calls_of_a_right_program_match(
+    partitioner: list[Partitioner],
+) -> None:
+    model = _Model()
+    program = assert_matches_eager(
+        model, _entry_points(model), partitioner=partitioner, sequences=2, length=8
+    )
+    assert set(program.entry_points) == {"observe", "pick"}
+    assert model.count == 0
+
+
+def test_inputs_are_drawn_in_the_likeness_of_the_examples() -> None:
+    model = _Model()
+    points, context = _entry_points(model), _program().context
+    assert context is not None
+    records = {one.name: one for one in context.entry_points}
+
+    def draw(seed: int) -> list[Any]:
+        return draw_calls(model, points, records, 60, random.Random(seed))
+
+    drawn = draw(1)
+    assert {one.name for one in drawn} == {"observe", "pick"}
+    sizes = {one.args[0].shape[0] for one in drawn if one.name == "observe"}
+    assert min(sizes) >= 1 and max(sizes) <= 8 and len(sizes) > 4
+    picks = [one for one in drawn if one.name == "pick"]
+    indices = torch.stack([one.args[1] for one in picks])
+    assert indices.dtype == torch.int64
+    assert (indices.min(), indices.max()) == (0, 3)
+    rows = torch.cat([one.args[0] for one in drawn])
+    assert rows.min() >= 2 and rows.max() <= 3 and rows.std() > 0.2
+    assert len({tuple(one.args[2].tolist()) for one in picks}) > 3
+    for one, other in zip(drawn, draw(1), strict=True):
+        assert one.name == other.name
+        assert all(map(torch.equal, one.args, other.args))
+    assert [one.name for one in draw(2)] != [one.name for one in drawn]
+
+
+def test_own_inputs_take_the_place_of_drawn_ones() -> None:
+    model = _Model()
+    points, context = _entry_points(model), _program().context
+    assert context is not None
+    records = {one.name: one for one in context.entry_points}
+    drawn = draw_calls(
+        model,
+        points,
+        records,
+        20,
+        random.Random(0),
+        {"observe": lambda generator: (torch.full((2, 3), generator.random()),)},
+    )
+    own = [one for one in drawn if one.name == "observe"]
+    assert own and all(one.args[0].unique().numel() == 1 for one in own)
+
+
+@pytest.mark.parametrize(
+    ("other", "place"),
+    [(_Model(slope=2.0), "output ['rows']"), (_Model(rate=0.25), "state 'mean'")],
+)
+def test_the_first_value_that_differs_is_named(other: _Model, place: str) -> None:
+    rows = torch.ones(2, 3)
+    calls = [call("observe", 0 * rows), call("observe", rows), call("observe", rows)]
+    outcomes = eager_outcomes(other, _entry_points(other), calls)
+    with pytest.raises(MismatchError) as caught:
+        assert_program_matches(_program(), outcomes)
+    error = caught.value
+    assert (error.step, error.method_name, error.place) == (1, "observe", place)
+    assert isinstance(error, AssertionError)
+    assert "call 1 of 3, 'observe' (float32[2, 3]), in a session that loads" in str(
+        error
+    )
+    expected, actual = error.expected, error.actual
+    assert isinstance(expected, Tensor) and isinstance(actual, Tensor)
+    assert f"expected {expected}" in str(error) and f"got {actual}" in str(error)
+    assert torch.equal(actual, torch.full_like(actual, 1.0 if "rows" in place else 0.5))
+
+
+def test_tolerances_are_the_callers() -> None:
+    other = _Model(slope=1.01)
+    outcomes = eager_outcomes(
+        other, _entry_points(other), [call("observe", torch.ones(2, 3))]
+    )
+    assert_program_matches(_program(), outcomes, rtol=0.02)
+    with pytest.raises(MismatchError, match="output"):
+        assert_program_matches(_program(), outcomes, rtol=0.001)
+
+
+def test_another_structure_differs() -> None:
+    class _Bare(_Model):
+        def observe(self, rows: Tensor) -> Any:  # noqa: ANN401
+            return super().observe(rows)["rows"]
+
+    other = _Bare()
+    outcomes = eager_outcomes(
+        other, _entry_points(other), [call("observe", torch.ones(2, 3))]
+    )
+    with pytest.raises(MismatchError, match="structures differ"):
+        assert_program_matches(_program(), outcomes)
+
+
+def test_calls_of_what_is_no_entry_point_are_refused() -> None:
+    model = _Model()
+    with pytest.raises(InputError, match="no entry point 'reset', only 'observe'"):
+        eager_outcomes(model, _entry_points(model), [call("reset")])
