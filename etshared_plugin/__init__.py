@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .entry_points import EntryPoint, ExportedEntryPoints, export
     from .lowering import to_edge_transform_and_lower
     from .partitioner import SharedStatePartitioner
-    from .runtime import Session, SharedProgram, load
+    from .runtime import PackedCache, Session, SharedProgram, load
 
 __version__ = "0.1.0"
 
@@ -25,6 +25,7 @@ __all__ = [
     "EntryPoint",
     "EtsharedError",
     "ExportedEntryPoints",
+    "PackedCache",
     "Session",
     "SharedEdgeProgramManager",
     "SharedProgram",
@@ -38,6 +39,7 @@ __all__ = [
 _MODULES = {
     "EntryPoint": "entry_points",
     "ExportedEntryPoints": "entry_points",
+    "PackedCache": "runtime",
     "Session": "runtime",
     "SharedEdgeProgramManager": "edge_manager",
     "SharedProgram": "runtime",

@@ -113,3 +113,7 @@ class ExecutorchError(RuntimeFailure):
     ) -> None:
         super().__init__(message, method_name=method_name)
         self.code = code
+
+
+class PackedCacheWarning(RuntimeWarning):
+    """Packed weights could not be kept on disk, or were damaged there."""

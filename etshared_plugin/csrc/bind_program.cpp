@@ -1,3 +1,4 @@
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -115,7 +116,52 @@ void bind_program(nb::module_& module) {
             return method_at(self, method).outputs;
           },
           "method"_a)
-      .def("stats", [](const PyProgram& self) { return self.loader->stats(); });
+      .def(
+          "named_data",
+          [](const nb::object& self, const std::string& key) -> nb::object {
+            const auto data =
+                nb::cast<const PyProgram&>(self).program->named_data(key.c_str());
+            if (!data) {
+              return nb::none();
+            }
+            const nb::object array = nb::cast(
+                nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(
+                    data->data(), {data->size()}, self));
+            return nb::steal(PyMemoryView_FromObject(array.ptr()));
+          },
+          "key"_a,
+          nb::sig("def named_data(self, key: str) -> memoryview | None"),
+          "The bytes under a key, as they lie in memory.")
+      .def("stats", [](const PyProgram& self) { return self.loader->stats(); })
+      .def_prop_ro(
+          "has_shareable",
+          [](const PyProgram& self) { return self.loader->has_shareable(); })
+      .def(
+          "pack",
+          [](const PyProgram& self) {
+            Packing packing;
+            {
+              const nb::gil_scoped_release unlocked;
+              packing = self.loader->pack();
+            }
+            return nb::make_tuple(
+                packing.is_shared, to_text(packing.failure));
+          },
+          nb::sig("def pack(self) -> tuple[bool, str]"),
+          "Whether any method shares, and what could not be packed.")
+      .def_prop_ro(
+          "packed_descriptor",
+          [](const PyProgram& self) {
+            const nb::gil_scoped_release unlocked;
+            return self.loader->packed_descriptor();
+          })
+      .def(
+          "use_packed_file",
+          [](const PyProgram& self, int descriptor) {
+            const nb::gil_scoped_release unlocked;
+            return self.loader->use_file(descriptor);
+          },
+          "descriptor"_a);
 }
 
 } // namespace etshared::runtime

@@ -6,6 +6,7 @@ NB_MODULE(_native, module) {
   module.doc() = "Programs with shared state over ExecuTorch 1.5.1.";
   etshared::runtime::bind_errors(module);
   etshared::runtime::bind_stats(module);
+  etshared::runtime::bind_packing(module);
   etshared::runtime::bind_program(module);
   etshared::runtime::bind_session(module);
 }

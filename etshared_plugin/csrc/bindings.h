@@ -17,6 +17,7 @@ struct PyProgram {
 };
 
 void bind_errors(nb::module_& module);
+void bind_packing(nb::module_& module);
 void bind_program(nb::module_& module);
 void bind_session(nb::module_& module);
 void bind_stats(nb::module_& module);

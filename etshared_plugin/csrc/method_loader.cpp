@@ -1,10 +1,6 @@
 #include "method_loader.h"
 
-#include <cerrno>
-#include <chrono>
-#include <cstring>
-
-#include "arenas.h"
+#include "stopwatch.h"
 #include "weight_cache_log.h"
 
 namespace etshared::runtime {
@@ -14,20 +10,6 @@ namespace {
 // with the same runtime allocator. By default all of the process wait for one.
 constexpr int kWorkspacePerModel = 1;
 
-/// The number of the path that weights are packed through.
-constexpr uint64_t kPacker = 0;
-
-class Stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(Clock::now() - start_).count();
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start_ = Clock::now();
-};
-
 bool may_share(const DelegateRecord& delegate) {
   for (const auto& [key, value] : delegate.options) {
     if (key == kWeightCacheOption) {
@@ -35,23 +17,6 @@ bool may_share(const DelegateRecord& delegate) {
     }
   }
   return false;
-}
-
-/// Adds the names of packed constants that the delegate can have made.
-void add_names(
-    const DelegateRecord& delegate,
-    const PackedIndex& index,
-    std::set<std::string>& names) {
-  for (const std::string& weight : delegate.keys) {
-    for (auto entry = index.lower_bound(weight);
-         entry != index.end() && entry->first.starts_with(weight);
-         ++entry) {
-      const std::string bias = entry->first.substr(weight.size());
-      if (bias.empty() || delegate.keys.contains(bias)) {
-        names.insert(entry->first);
-      }
-    }
-  }
 }
 
 } // namespace
@@ -106,10 +71,7 @@ Outcome<std::unique_ptr<LoadedMethod>> MethodLoader::load(
   const Plan& plan = plans_[method];
   if (plan.may_share) {
     const std::lock_guard lock(mutex_);
-    if (!has_packed_) {
-      pack();
-      has_packed_ = true;
-    }
+    pack_unless_done();
     if (plan.is_shared) {
       if (!owner.number_) {
         owner.number_ = take_number();
@@ -143,80 +105,6 @@ Outcome<std::unique_ptr<LoadedMethod>> MethodLoader::load_shared(
       *program_, method, arenas, allocator, std::move(options));
 }
 
-void MethodLoader::pack() {
-  auto memory = PackedMemory::create();
-  std::string obstacle = memory == nullptr
-      ? concat("no memory can be shared: ", std::strerror(errno))
-      : pack_into(*memory);
-  if (obstacle.empty() && !memory->finish()) {
-    obstacle = concat(
-        "its packed weights cannot be made final: ", std::strerror(errno));
-  }
-  if (obstacle.empty()) {
-    memory_ = std::move(memory);
-    return;
-  }
-  const std::lock_guard lock(stats_mutex_);
-  for (Plan& plan : plans_) {
-    if (plan.may_share) {
-      plan.is_shared = false;
-      plan.stats.obstacle = obstacle;
-    }
-  }
-}
-
-std::string MethodLoader::pack_into(PackedMemory& memory) {
-  auto arenas = Arenas::allocate(program_->arena_nbytes());
-  if (arenas == nullptr) {
-    return "there is no memory to pack them";
-  }
-  et::HierarchicalAllocator allocator(arenas->spans());
-  executorch::extension::MallocMemoryAllocator runtime_allocator;
-  std::vector<std::unique_ptr<LoadedMethod>> methods;
-  PackedIndex before;
-  for (size_t i = 0; i < plans_.size(); ++i) {
-    Plan& plan = plans_[i];
-    if (!plan.may_share) {
-      continue;
-    }
-    const Stopwatch stopwatch;
-    auto loaded =
-        load_shared(i, &allocator, &runtime_allocator, memory.path(kPacker));
-    const double seconds = stopwatch.seconds();
-    PackedIndex after = read_packed_index(memory.descriptor());
-    const std::lock_guard lock(stats_mutex_);
-    plan.stats.pack_seconds = seconds;
-    if (!loaded.ok()) {
-      plan.stats.obstacle = loaded.failure().message;
-      continue;
-    }
-    methods.push_back(std::move(loaded.value()));
-    count(plan, before, after);
-    plan.is_shared = plan.stats.num_packed + plan.stats.num_reused > 0;
-    if (!plan.is_shared) {
-      plan.stats.obstacle = "XNNPACK packs no constant of it";
-    }
-    before = std::move(after);
-  }
-  return {};
-}
-
-void MethodLoader::count(
-    Plan& plan,
-    const PackedIndex& before,
-    const PackedIndex& after) {
-  std::set<std::string> names;
-  for (const DelegateRecord* delegate : plan.delegates) {
-    add_names(*delegate, after, names);
-  }
-  for (const std::string& name : names) {
-    const bool is_new = !before.contains(name);
-    ++(is_new ? plan.stats.num_packed : plan.stats.num_reused);
-    (is_new ? plan.stats.packed_nbytes : plan.stats.reused_nbytes) +=
-        after.at(name);
-  }
-}
-
 void MethodLoader::count_load(size_t method, double seconds) {
   const std::lock_guard lock(stats_mutex_);
   ++plans_[method].stats.num_loads;
@@ -225,7 +113,7 @@ void MethodLoader::count_load(size_t method, double seconds) {
 
 uint64_t MethodLoader::take_number() {
   // The lowest, because the backend remembers every path that it has seen.
-  uint64_t number = kPacker + 1;
+  uint64_t number = kPackerNumber + 1;
   while (!numbers_.insert(number).second) {
     ++number;
   }

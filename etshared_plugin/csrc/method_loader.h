@@ -18,6 +18,9 @@
 
 namespace etshared::runtime {
 
+/// The number of the path that weights are packed through; sessions have others.
+inline constexpr uint64_t kPackerNumber = 0;
+
 /// What loading one method has taken, and what of it is shared.
 struct MethodStats {
   uint64_t num_loads = 0;
@@ -27,17 +30,28 @@ struct MethodStats {
   double pack_seconds = 0;
   uint64_t num_packed = 0;
   uint64_t packed_nbytes = 0;
-  /// What earlier methods had packed.
+  /// What was packed in a file, and no earlier method has used.
+  uint64_t num_from_disk = 0;
+  uint64_t from_disk_nbytes = 0;
+  /// What earlier methods had packed, or used from the file.
   uint64_t num_reused = 0;
   uint64_t reused_nbytes = 0;
   /// Why sessions pack for themselves; empty when they share, or may yet.
   std::string obstacle;
 };
 
+/// What has become of packing for all methods.
+struct Packing {
+  /// Whether any method shares.
+  bool is_shared;
+  /// Why not all that may share could be packed; empty when it was.
+  std::string failure;
+};
+
 /// Loads the methods of a program, with weights that XNNPACK packs once for all
 /// sessions: the first load packs those of every method that may share into
-/// memory that is then sealed; each session maps it by a path of its own, and
-/// so has a cache of its own without a lock in common.
+/// memory that is then sealed, unless a file has them; each session maps it by a
+/// path of its own, and so has a cache of its own without a lock in common.
 ///
 /// Thread-safe.
 class MethodLoader {
@@ -88,6 +102,21 @@ class MethodLoader {
   /// By method.
   std::vector<MethodStats> stats() const;
 
+  /// Whether any method may share.
+  bool has_shareable() const;
+
+  /// Packs now, unless that is done.
+  Packing pack();
+
+  /// The packed weights as XNNPACK's weight cache has written them, to be read
+  /// only; negative when there are none. Valid until `use_file()`.
+  int packed_descriptor();
+
+  /// Takes the packed weights of a file that holds those of this program. No
+  /// session may have loaded anything yet. False when the file cannot be used,
+  /// and then nothing has changed.
+  bool use_file(int descriptor);
+
  private:
   struct Plan {
     std::vector<const DelegateRecord*> delegates;
@@ -111,10 +140,9 @@ class MethodLoader {
       et::HierarchicalAllocator* arenas,
       et::MemoryAllocator* allocator,
       const std::string& path);
-  void pack();
+  void pack_unless_done();
   /// Says what went wrong, or nothing.
   std::string pack_into(PackedMemory& memory);
-  void count(Plan& plan, const PackedIndex& before, const PackedIndex& after);
   uint64_t take_number();
 
   std::shared_ptr<const SharedProgram> program_;
@@ -124,6 +152,7 @@ class MethodLoader {
   std::mutex mutex_;
   std::vector<Plan> plans_;
   bool has_packed_ = false;
+  std::string packing_failure_;
   /// Present when anything is shared.
   std::unique_ptr<PackedMemory> memory_;
   std::set<uint64_t> numbers_;

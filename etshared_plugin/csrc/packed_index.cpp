@@ -76,7 +76,11 @@ PackedIndex read_packed_index(int descriptor) {
     }
     const auto* name = reinterpret_cast<const char*>(bytes.data() + position);
     position += length;
+    const auto offset = number_at<uint64_t>(bytes.data() + position);
     const auto nbytes = number_at<uint64_t>(bytes.data() + position + 8);
+    if (offset > start || nbytes > start - offset) {
+      return {};
+    }
     position += kNumbersSize;
     index.emplace(std::string(name, length), nbytes);
   }

@@ -11,7 +11,7 @@ namespace etshared::runtime {
 using PackedIndex = std::map<std::string, uint64_t>;
 
 /// Reads what the weight cache of ExecuTorch 1.5.1 has saved in its file; empty
-/// when it has saved nothing that can be read.
+/// when it has saved nothing, or what it could not read itself.
 PackedIndex read_packed_index(int descriptor);
 
 } // namespace etshared::runtime

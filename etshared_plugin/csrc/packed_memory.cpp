@@ -31,6 +31,15 @@ std::unique_ptr<PackedMemory> PackedMemory::create() {
   return std::unique_ptr<PackedMemory>(new PackedMemory(descriptor));
 }
 
+std::unique_ptr<PackedMemory> PackedMemory::open_again(int descriptor) {
+  // It has the lock of the other, which keeps the cache from writing.
+  const int duplicate = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (duplicate < 0) {
+    return nullptr;
+  }
+  return std::unique_ptr<PackedMemory>(new PackedMemory(duplicate));
+}
+
 PackedMemory::~PackedMemory() {
   ::close(descriptor_);
 }

@@ -6,7 +6,7 @@
 
 namespace etshared::runtime {
 
-/// Memory that XNNPACK's weight cache takes for its file.
+/// Memory that XNNPACK's weight cache takes for its file, or such a file.
 ///
 /// The cache keeps one object, with one lock, per path. Whoever is not to wait
 /// for others names the same memory by a path of its own.
@@ -14,6 +14,10 @@ class PackedMemory {
  public:
   /// nullptr when the system has no such memory; errno says why.
   static std::unique_ptr<PackedMemory> create();
+
+  /// A finished file, through a duplicate of its descriptor, which must hold a
+  /// shared lock. nullptr when there is no descriptor left; errno says why.
+  static std::unique_ptr<PackedMemory> open_again(int descriptor);
 
   ~PackedMemory();
   PackedMemory(const PackedMemory&) = delete;

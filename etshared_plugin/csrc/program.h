@@ -47,6 +47,10 @@ class SharedProgram {
     return context_bytes_;
   }
 
+  /// What the program holds under `key`, as it lies in memory; absent when it
+  /// holds nothing there that can be read.
+  std::optional<et::Span<const uint8_t>> named_data(const char* key) const;
+
   /// The method that has the delegate.
   size_t method_of(const DelegateRecord& delegate) const;
 

@@ -21,9 +21,12 @@ void emit_log_message(
     size_t line,
     const char* message,
     size_t length) {
-  // The lock is one that PackedMemory withholds.
+  // What the cache cannot open or lock is what PackedMemory withholds, a file
+  // that it would write to.
+  const std::string_view text(message, length);
   if (is_quiet && std::string_view(filename) == "XNNWeightsCache.cpp" &&
-      (level == kInfo || std::string_view(message, length).starts_with("flock("))) {
+      (level == kInfo || text.starts_with("open(") ||
+       text.starts_with("flock("))) {
     return;
   }
   next.load()(timestamp, level, filename, function, line, message, length);

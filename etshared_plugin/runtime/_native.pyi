@@ -22,6 +22,12 @@ class MethodStats:
     def packed_nbytes(self) -> int: ...
 
     @property
+    def num_from_disk(self) -> int: ...
+
+    @property
+    def from_disk_nbytes(self) -> int: ...
+
+    @property
     def num_reused(self) -> int: ...
 
     @property
@@ -29,6 +35,19 @@ class MethodStats:
 
     @property
     def obstacle(self) -> str: ...
+
+def crc32c_of_chunks(data: bytes | bytearray | memoryview, chunk_nbytes: int) -> bytes:
+    """
+    CRC-32C of each chunk, the last of which may be shorter, in four bytes, little-endian.
+    """
+
+def crc32c_variants(data: bytes | bytearray | memoryview) -> dict[str, int]:
+    """CRC-32C as it is computed here, and on any CPU."""
+
+def xnnpack_build() -> tuple[bytes, bytes]:
+    """
+    GNU build id of the library that holds XNNPACK, empty when it has none, and what XNNPACK calls the build.
+    """
 
 class Value:
     """One flat input or output of a method."""
@@ -70,7 +89,21 @@ class Program:
 
     def outputs(self, method: int) -> list[Value]: ...
 
+    def named_data(self, key: str) -> memoryview | None:
+        """The bytes under a key, as they lie in memory."""
+
     def stats(self) -> list[MethodStats]: ...
+
+    @property
+    def has_shareable(self) -> bool: ...
+
+    def pack(self) -> tuple[bool, str]:
+        """Whether any method shares, and what could not be packed."""
+
+    @property
+    def packed_descriptor(self) -> int: ...
+
+    def use_packed_file(self, descriptor: int) -> bool: ...
 
 class Omitted:
     """Stands for an input that export recorded."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..context import EntryPointRecord, SharedContext, decode
-from ..errors import InputError
+from ..errors import InputError, PackedCacheWarning
 from . import _native
 from ._libraries import load_plugin_libraries
+from .packed_cache import PackedCache, packed_cache_of
+from .packed_start import PackedFileUse, start_from_disk
 from .session import Session, Threads
 from .stats import ProgramStats, program_stats
 from .structure import named_classes
@@ -22,6 +25,7 @@ def load(
     tensors: Framework = None,
     types: Sequence[type] = (),
     packed_weights: bool = True,
+    packed_cache: bool | str | os.PathLike[str] | PackedCache = False,
 ) -> SharedProgram:
     """Load a program, from a path or from the bytes of one.
 
@@ -38,18 +42,37 @@ def load(
         packed_weights: Whether XNNPACK packs weights once for all entry points
             and sessions, where the program's record says that this is safe.
             Otherwise every entry point of every session packs its own.
+        packed_cache: Where packed weights are kept on disk: a directory, or True
+            for the user's. The first load packs them and writes a file; later
+            ones, and those of other processes, map it.
 
     Raises:
+        InputError: if an argument means nothing.
         ProgramFormatError: if this cannot be read, is no program, or a damaged one.
         ContextFormatError: if its record is damaged or of another version.
+
+    Warns:
+        PackedCacheWarning: if packed weights cannot be kept on disk, or the file
+            with them was damaged and has been written again.
     """
+    cache = packed_cache_of(packed_cache)
+    if cache is not None and not packed_weights:
+        raise InputError("a packed cache needs packed weights, which are switched off")
     if isinstance(source, bytes):
-        return SharedProgram.from_bytes(
+        program = SharedProgram.from_bytes(
             source, tensors=tensors, types=types, packed_weights=packed_weights
         )
-    return SharedProgram(
-        source, tensors=tensors, types=types, packed_weights=packed_weights
-    )
+    else:
+        program = SharedProgram(
+            source, tensors=tensors, types=types, packed_weights=packed_weights
+        )
+    if cache is not None:
+        program._packed_file, problem = start_from_disk(
+            program._native, program._context, cache, program._path
+        )
+        if problem is not None:
+            warnings.warn(problem, PackedCacheWarning, stacklevel=2)
+    return program
 
 
 class SharedProgram:
@@ -90,6 +113,7 @@ class SharedProgram:
     ) -> None:
         check_framework(tensors)
         self._native = native
+        self._packed_file: PackedFileUse | None = None
         self._tensors: Framework = tensors
         self._classes: Mapping[str, type] = named_classes(types)
         data = native.context
@@ -133,7 +157,8 @@ class SharedProgram:
         """Return what loading has taken so far, and what is shared."""
         stats = self._native.stats()
         return program_stats(
-            (name, stats[index]) for name, index in self._methods.items()
+            ((name, stats[index]) for name, index in self._methods.items()),
+            self._packed_file,
         )
 
     def _index(self, name: str) -> int:

@@ -1,0 +1,362 @@
+"""The directory of packed files: finding, writing and removing them.
+
+A file is named by its binding, ``<64 hexadecimal digits>.packed``, and never
+changes: it is written under another name and renamed. Beside it may lie a stamp,
+``….verified``, that says what the file's inode, size and times were when all of
+it was last verified; its own time of modification is that of the last use.
+Whoever writes or removes holds the lock of the directory, so that a ``….tmp`` that
+is there when the lock is taken has no writer any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal
+
+from .packed_file import (
+    DamagedFileError,
+    PackedFileBlock,
+    read_block,
+    write_packed_file,
+)
+
+_PACKED, _VERIFIED, _TEMPORARY = ".packed", ".verified", ".tmp"
+_NAME = re.compile(r"([0-9a-f]{64})(\.packed|\.verified|\.tmp)")
+
+#: How long a process waits for another one that packs, and how often it looks.
+LOCK_SECONDS: Final = 60.0
+_POLL_SECONDS = 0.01
+
+#: A file is as old as this when it is new, so that whatever writes to it changes
+#: its time of modification, however coarse the clock of the file system is.
+_AGE_SECONDS = 60
+_OLD_ENOUGH_NS = 4 * 10**9
+
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class UnusableDirectoryError(Exception):
+    """Packed files cannot be kept there, for a reason that is not an OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """An intact packed file; whoever has it closes the descriptor.
+
+    Attributes:
+        descriptor: open for reading, with a shared lock.
+        origin: whether all of the file has been verified now, or it is unchanged
+            since that was done.
+    """
+
+    descriptor: int
+    origin: Literal["verified", "unchanged"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A packed file as it lies in the directory."""
+
+    binding: bytes
+    nbytes: int
+    last_used_ns: int
+
+
+class PackedDirectory:
+    """An open directory. Use as a context manager."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        """Open a directory; ``create`` makes it if need be, for the user alone.
+
+        Raises:
+            OSError: if that is not possible.
+        """
+        self.path = path
+        if create:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+
+    def __enter__(self) -> PackedDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def path_of(self, binding: bytes) -> Path:
+        return self.path / f"{binding.hex()}{_PACKED}"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other writers out.
+
+        Raises:
+            UnusableDirectoryError: if another one stays too long.
+            OSError: if the file system has no locks.
+        """
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not self.try_lock():
+            if time.monotonic() > deadline:
+                raise UnusableDirectoryError(
+                    f"another process has had its lock for {LOCK_SECONDS:g} seconds"
+                )
+            time.sleep(_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            self.unlock()
+
+    def try_lock(self) -> bool:
+        """Return whether no other writer has the lock, which is taken then."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        # Closing would not do: a process that was forked meanwhile has the lock too.
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def find(self, binding: bytes) -> FoundFile | None:
+        """Open a packed file if there is one and it is intact.
+
+        Raises:
+            DamagedFileError: if it is not intact.
+            OSError: if it cannot be locked.
+        """
+        opened = self._open(binding)
+        if opened is None:
+            return None
+        descriptor, block = opened
+        try:
+            status = os.fstat(descriptor)
+            stamp = _stamp(status)
+            if self._read_stamp(binding) == stamp:
+                self._touch(binding)
+                return FoundFile(descriptor, "unchanged")
+            block.check_content(descriptor)
+            if _stamp(os.fstat(descriptor)) != stamp:
+                raise DamagedFileError("it changed while it was read")
+            # A change that comes soon might leave a time that is new as it is.
+            if time.time_ns() - status.st_mtime_ns > _OLD_ENOUGH_NS:
+                self._write_stamp(binding, stamp)
+            return FoundFile(descriptor, "verified")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def verify(self, binding: bytes) -> None:
+        """Read all of a packed file.
+
+        Raises:
+            DamagedFileError: if it is not intact.
+            OSError: if it cannot be locked.
+        """
+        opened = self._open(binding)
+        if opened is not None:
+            descriptor, block = opened
+            try:
+                block.check_content(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def label(self, binding: bytes) -> str | None:
+        """Return what a packed file was made from, or None if it is damaged."""
+        try:
+            opened = self._open(binding)
+        except (DamagedFileError, OSError):
+            return None
+        if opened is None:
+            return None
+        descriptor, block = opened
+        os.close(descriptor)
+        return block.label
+
+    def write(self, source: int, binding: bytes, label: str) -> None:
+        """Write a packed file, in place of one that may be there.
+
+        The caller holds the lock; the arguments are those of ``write_packed_file``.
+
+        Raises:
+            OSError: if that is not possible; what was there still is.
+        """
+        self.remove_leftovers()
+        temporary = f"{binding.hex()}{_TEMPORARY}"
+        descriptor = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+            mode=0o600,
+            dir_fd=self._descriptor,
+        )
+        try:
+            write_packed_file(source, descriptor, binding, label)
+            old = (int(time.time()) - _AGE_SECONDS) * 10**9
+            os.utime(descriptor, ns=(old, old))
+            os.fchmod(descriptor, 0o444)
+            os.fsync(descriptor)
+            os.rename(
+                temporary,
+                f"{binding.hex()}{_PACKED}",
+                src_dir_fd=self._descriptor,
+                dst_dir_fd=self._descriptor,
+            )
+        except BaseException:
+            self._unlink(temporary)
+            raise
+        finally:
+            os.close(descriptor)
+        with suppress(OSError):  # not every file system does that
+            os.fsync(self._descriptor)
+
+    def files(self) -> list[ListedFile]:
+        """Return the packed files, the last used one first."""
+        found = []
+        for binding, suffix in self._names():
+            if suffix == _PACKED:
+                with suppress(FileNotFoundError):
+                    status = self._stat(f"{binding}{_PACKED}")
+                    found.append(
+                        ListedFile(
+                            bytes.fromhex(binding),
+                            status.st_size,
+                            self._last_used_ns(binding, status),
+                        )
+                    )
+        return sorted(found, key=lambda file: file.last_used_ns, reverse=True)
+
+    def trim(self, max_nbytes: int, keep: bytes) -> None:
+        """Remove least recently used files beyond ``max_nbytes``, but not ``keep``.
+
+        The caller holds the lock. A process that uses a file keeps its content.
+        """
+        files = self.files()
+        total = sum(file.nbytes for file in files)
+        for file in reversed(files):
+            if total <= max_nbytes:
+                break
+            if file.binding != keep and self.remove(file.binding):
+                total -= file.nbytes
+
+    def remove(self, binding: bytes) -> bool:
+        """Remove a packed file and its stamp; return whether it is gone.
+
+        A process that uses the file keeps its content.
+        """
+        is_gone = self._unlink(f"{binding.hex()}{_PACKED}")
+        if is_gone:
+            self._unlink(f"{binding.hex()}{_VERIFIED}")
+        return is_gone
+
+    def remove_leftovers(self) -> None:
+        """Remove what writers that were killed have left, and stamps of no file.
+
+        The caller holds the lock.
+        """
+        names = set(self._names())
+        for binding, suffix in names:
+            is_stray = suffix == _VERIFIED and (binding, _PACKED) not in names
+            if suffix == _TEMPORARY or is_stray:
+                self._unlink(f"{binding}{suffix}")
+
+    def _names(self) -> Iterator[tuple[str, str]]:
+        for name in os.listdir(self._descriptor):
+            match = _NAME.fullmatch(name)
+            if match is not None:
+                yield match[1], match[2]
+
+    def _open(self, binding: bytes) -> tuple[int, PackedFileBlock] | None:
+        name = f"{binding.hex()}{_PACKED}"
+        try:
+            descriptor = os.open(name, _READ_FLAGS, dir_fd=self._descriptor)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DamagedFileError(f"it cannot be opened: {error.strerror}") from error
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DamagedFileError("it is not a regular file")
+            # As long as this lock is held, XNNPACK's weight cache, which would
+            # write, gets none.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            block = read_block(descriptor)
+            if block.binding != binding:
+                raise DamagedFileError("it belongs to another program or machine")
+            return descriptor, block
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _stat(self, name: str) -> os.stat_result:
+        return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+
+    def _last_used_ns(self, binding: str, status: os.stat_result) -> int:
+        try:
+            return self._stat(f"{binding}{_VERIFIED}").st_mtime_ns
+        except OSError:
+            return status.st_ctime_ns
+
+    # Without a stamp all of the file is read the next time: no failure here
+    # matters, nor does one that two processes have written at once.
+
+    def _read_stamp(self, binding: bytes) -> bytes:
+        name = f"{binding.hex()}{_VERIFIED}"
+        with suppress(OSError):
+            descriptor = os.open(name, _READ_FLAGS, dir_fd=self._descriptor)
+            try:
+                return os.read(descriptor, 1024)
+            finally:
+                os.close(descriptor)
+        return b""
+
+    def _write_stamp(self, binding: bytes, stamp: bytes) -> None:
+        name = f"{binding.hex()}{_VERIFIED}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with suppress(OSError):
+            descriptor = os.open(
+                name, flags | os.O_NONBLOCK, mode=0o600, dir_fd=self._descriptor
+            )
+            try:
+                os.write(descriptor, stamp)
+            finally:
+                os.close(descriptor)
+
+    def _touch(self, binding: bytes) -> None:
+        now = time.time_ns()
+        with suppress(OSError):
+            os.utime(
+                f"{binding.hex()}{_VERIFIED}",
+                ns=(now, now),
+                dir_fd=self._descriptor,
+                follow_symlinks=False,
+            )
+
+    def _unlink(self, name: str) -> bool:
+        try:
+            os.unlink(name, dir_fd=self._descriptor)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def _stamp(status: os.stat_result) -> bytes:
+    """Return what changes when a file does; the line end shows that all is there."""
+    return (
+        f"{status.st_dev} {status.st_ino} {status.st_size} "
+        f"{status.st_mtime_ns} {status.st_ctime_ns}\n"
+    ).encode()
