@@ -203,7 +203,7 @@ def test_run_shows_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(command) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     (total,) = (line for line in lines if line[:1] == ["total"])
-    assert total[-6:] == ["2,", "8.2", "KiB", "2,", "8.2", "KiB"]
+    assert total[-7:] == ["2,", "8.2", "KiB", "none", "2,", "8.2", "KiB"]
     assert (
         "'peek' shares no packed weights: XNNPACK packs no constant of it".split()
         in (lines)

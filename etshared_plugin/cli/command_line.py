@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import EtsharedError, FormatError
-from . import demo, inspect, plugins, run, verify
+from . import cache, demo, inspect, plugins, run, verify
 from .printing import printable
 
-_COMMANDS = (inspect, verify, run, plugins, demo)
+_COMMANDS = (inspect, verify, run, cache, plugins, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

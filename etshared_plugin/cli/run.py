@@ -86,6 +86,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="load every entry point, and show what that took and what is shared",
     )
+    parser.add_argument(
+        "--packed-cache",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="DIR",
+        help="keep packed weights on disk, in DIR or in the user's cache directory",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run, parser=parser)
 
@@ -94,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     # The other commands do without the native module.
     from ..runtime import load
 
-    program = load(arguments.file, tensors="numpy")
+    program = load(arguments.file, tensors="numpy", packed_cache=arguments.packed_cache)
     session = program.session()
     if arguments.entry not in session:
         names = ", ".join(f"'{name}'" for name in session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import flatbuffers
@@ -189,5 +190,6 @@ def _enum(enum: type[IntEnum], value: int, place: str) -> IntEnum:
         raise FormatError(f"{place} {value} is unknown") from cause
 
 
+@cache
 def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
