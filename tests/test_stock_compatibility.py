@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import subprocess
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,37 +21,17 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
     XnnpackPartitioner,
 )
 from executorch.runtime import Runtime
+from stock_programs import build
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import etshared_plugin as etshared
 from etshared_plugin import EntryPoint
 
-SOURCE = Path(__file__).parent / "cpp"
-
 
 @pytest.fixture(scope="session")
 def stock_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a program that uses nothing but the executorch wheel."""
-    spec = importlib.util.find_spec("executorch")
-    assert spec is not None and spec.submodule_search_locations
-    packages = Path(spec.submodule_search_locations[0], "lib", "cmake")
-    build = tmp_path_factory.mktemp("stock_module")
-    # The test extra's cmake and ninja, be their environment activated or not.
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
-    configure = ["-S", SOURCE, "-B", build, "-G", "Ninja"]
-    for arguments in (
-        [*configure, f"-DCMAKE_PREFIX_PATH={packages}"],
-        ["--build", build],
-    ):
-        done = subprocess.run(
-            ["cmake", *arguments],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PATH": path},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "stock_module"
+    return build("stock_module", tmp_path_factory.mktemp("stock_module"))
 
 
 class Streaming(nn.Module):
