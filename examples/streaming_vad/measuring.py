@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +11,10 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
     XnnpackPartitioner,
 )
-from model import CHUNK_SAMPLES, SAMPLE_RATE, load_model, load_reference
 
 import etshared_plugin as etshared
+
+from .model import CHUNK_SAMPLES, SAMPLE_RATE, load_model, load_reference
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,3 @@ def stream(session: etshared.Session, chunks: npt.NDArray[np.float32]) -> Round:
             forward_differences.append(abs(probability - expected))
             peek_differences.append(abs(peeked - expected))
     return Round(probabilities, max(forward_differences), max(peek_differences))
-
-
-def load_seconds(paths: tuple[Path, ...], rounds: int) -> list[float]:
-    """Return the median time to load each program with all its entry points."""
-    seconds: dict[Path, list[float]] = {path: [] for path in paths}
-    for _ in range(rounds):
-        for path in paths:
-            started = time.perf_counter()
-            etshared.load(path).session().load()
-            seconds[path].append(time.perf_counter() - started)
-    return [statistics.median(seconds[path]) for path in paths]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from model import CHUNK_SAMPLES, SAMPLE_RATE
 from rich.console import Console
 from rich.text import Text
+
+from .model import CHUNK_SAMPLES, SAMPLE_RATE
 
 CHUNK_SECONDS = CHUNK_SAMPLES / SAMPLE_RATE
 
