@@ -11,10 +11,10 @@ from torch.export.graph_signature import InputKind
 
 from .errors import StateError
 from .lifted_state import LiftedProgram, functionalize, keep, lift
-from .module_buffers import overlap
 from .program_surgery import buffer_fqns, buffer_tensor, inputs_of, is_functional
 from .refusals import refuse_unfaithful
 from .state import SharedState, select_state, tensor_kind
+from .tensor_views import overlap
 
 #: Inputs whose values a program keeps.
 _KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)

@@ -221,6 +221,29 @@ def is_functional(graph: fx.Graph) -> bool:
     )
 
 
+def nodes_written_in_place(graph: fx.Graph) -> set[fx.Node]:
+    """Return nodes whose memory operators write, be it through views of it."""
+    owners: dict[fx.Node, set[fx.Node]] = {}
+    written: set[fx.Node] = set()
+    for node in graph.nodes:
+        aliased: set[fx.Node] = set()
+        if node.target is operator.getitem:
+            aliased |= owners[node.args[0]]
+        elif isinstance(node.target, torch._ops.OpOverload):
+            for argument, value in zip(
+                node.target._schema.arguments, node.args, strict=False
+            ):
+                if argument.alias_info is not None:
+                    inputs: list[fx.Node] = []
+                    fx.map_arg(value, inputs.append)
+                    used = {owner for node in inputs for owner in owners[node]}
+                    aliased |= used
+                    if argument.alias_info.is_write:
+                        written |= used
+        owners[node] = aliased or {node}
+    return written
+
+
 def copied_value(node: fx.Node) -> fx.Node | None:
     """Return what a copy in a functional graph copies, if it can stand for it."""
     if node.target is _aten.copy.default:

@@ -68,18 +68,23 @@ def select_state(
     written_by: Mapping[str, Sequence[str]],
     patterns: Sequence[str] | None,
     aliases: Mapping[str, tuple[str, ...]],
+    names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> SharedState:
     """Choose the shared state among ``buffers``.
 
     Args:
-        buffers: every buffer of the model by fqn.
+        buffers: by fqn, every buffer of the model, and parameters that may be state.
         written_by: names of the entry points that write a buffer, by fqn.
         patterns: fqns or globs over whole fqns; None for all that are written.
         aliases: other fqns of tied buffers.
+        names: all that a pattern may call a buffer, by fqn; by default its fqn and
+            its aliases.
 
     Raises:
         StateError: a pattern matches nothing, or a written buffer is left out.
     """
+    if names is None:
+        names = {fqn: (fqn, *aliases.get(fqn, ())) for fqn in buffers}
     chosen = set(written_by)
     if patterns is not None:
         if isinstance(patterns, str):
@@ -89,14 +94,13 @@ def select_state(
             found = {
                 fqn
                 for fqn in buffers
-                if any(
-                    fnmatchcase(name, pattern) for name in (fqn, *aliases.get(fqn, ()))
-                )
+                if any(fnmatchcase(name, pattern) for name in names[fqn])
             }
             if not found:
                 known = ", ".join(f"'{fqn}'" for fqn in sorted(buffers)) or "none"
                 raise StateError(
-                    f"state '{pattern}' matches no buffer; the buffers are {known}",
+                    f"state '{pattern}' matches no buffer; the buffers are {known};"
+                    " parameters that no entry point writes have to be named in full",
                     fqn=pattern,
                 )
             matched |= found

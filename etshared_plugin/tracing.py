@@ -2,90 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from .errors import EntryPointError, StateError
 from .module_snapshot import ModuleSnapshot
+from .registered_tensors import Memory, RegisteredTensor
 from .state import tensor_kind
+from .tensor_substitution import TensorSubstitution
 
 
 class TracedMethod(nn.Module):
-    """Calls a function with the buffers of ``root`` replaced by arguments.
+    """Calls a function with the state of ``root`` replaced by arguments.
 
-    Parameters and submodules are those of ``root`` under their own names. What
-    the function leaves in the buffers, by whatever kind of write, is returned
-    before its result. After a call, ``assigned`` holds the fqns of buffers that
-    are other tensors than before, and ``merged`` pairs that became one memory.
+    Other parameters and submodules are those of ``root`` under their own names.
+    What the function leaves in the state, by whatever kind of write, is returned
+    before its result.
+
+    Args:
+        root: the module.
+        method_name: for error messages.
+        function: what to call.
+        layout: the state. All buffers must be in it.
+        tensors: all that is registered, also what is no state.
+
+    After a call, ``assigned`` holds the fqns of state that is another tensor than
+    before, ``merged`` pairs that became one memory, and ``replaced`` parameters
+    outside of the state that were assigned.
     """
 
     assigned: set[str]
     merged: list[tuple[str, str]]
+    replaced: set[str]
 
     def __init__(
         self,
         root: nn.Module,
         method_name: str,
         function: Callable[..., Any],
-        owners: Mapping[str, list[tuple[nn.Module, str]]],
+        layout: Sequence[Memory],
+        tensors: Sequence[RegisteredTensor],
     ) -> None:
         super().__init__()
         self._parameters = root._parameters
         self._modules = root._modules
         # Not submodules: their parameters must keep their names.
-        self.__dict__["_call"] = (root, method_name, function, owners)
+        self.__dict__["_call"] = (method_name, function, layout, tensors)
 
     def forward(
         self, state: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[torch.Tensor], Any]:
-        root, method_name, function, owners = self.__dict__["_call"]
-        live = {fqn: value.clone() for fqn, value in zip(owners, state, strict=True)}
-        storages = {fqn: _storage(value) for fqn, value in live.items()}
-        for fqn, places in owners.items():
-            for module, name in places:
-                module._buffers[name] = live[fqn]
-        parameters = _parameters(root)
+        method_name, function, layout, tensors = self.__dict__["_call"]
+        wholes = [value.clone() for value in state]
+        storages = {
+            memory.fqn: _storage(whole)
+            for memory, whole in zip(layout, wholes, strict=True)
+        }
+        live = {
+            member: stand_in
+            for memory, whole in zip(layout, wholes, strict=True)
+            for member, stand_in in zip(
+                memory.members, memory.stand_ins(whole), strict=True
+            )
+        }
+        for member, stand_in in live.items():
+            if member.is_parameter:
+                stand_in._is_param = True
+            _register(member, stand_in)
+        before = {tensor: _registered(tensor) for tensor in tensors}
+        substitution = TensorSubstitution((t.tensor, v[0]) for t, v in before.items())
         try:
-            result = function(*args, **kwargs)
-            for name, parameter in _parameters(root).items():
-                if parameters.get(name) is not parameter:
-                    raise EntryPointError(
-                        f"entry point '{method_name}' replaces the parameter"
-                        f" '{name[1]}'; register it as a buffer to change it",
-                        method_name=method_name,
-                        fqn=name[1],
-                    )
-            values = {
-                fqn: _new_value(method_name, fqn, places, live[fqn])
-                for fqn, places in owners.items()
-            }
+            with substitution:
+                result = function(*args, **kwargs)
+            result = pytree.tree_map_only(torch.Tensor, substitution.current, result)
+            found = {tensor: _registered(tensor) for tensor in tensors}
         finally:
-            for places in owners.values():
-                for module, name in places:
-                    module._buffers.pop(name, None)
-        self.__dict__["assigned"] = {f for f, v in values.items() if v is not live[f]}
-        self.__dict__["merged"] = _merged(values)
-        for fqn, value in values.items():
-            if value is live[fqn] and _storage(value) != storages[fqn]:
+            for tensor, stand_ins in before.items():
+                for (registry, name), stand_in in zip(
+                    tensor.places, stand_ins, strict=True
+                ):
+                    registry[name] = None if tensor in live else stand_in
+        self.__dict__["replaced"] = {
+            tensor.fqn
+            for tensor, stand_ins in before.items()
+            if any(f is not s for f, s in zip(found[tensor], stand_ins, strict=True))
+            or any(substitution.has_new_data(s) for s in stand_ins)
+        } - {member.fqn for member in live}
+        values: dict[str, torch.Tensor] = {}
+        assigned: set[str] = set()
+        for memory, whole in zip(layout, wholes, strict=True):
+            values[memory.fqn] = whole
+            for member in memory.members:
+                value = _value(method_name, member, found[member])
+                if value is not live[member] or substitution.has_new_data(value):
+                    value = substitution.current(value)
+                    _check_assignment(method_name, memory, member, value)
+                    values[memory.fqn] = value
+                    assigned.add(memory.fqn)
+            if memory.fqn not in assigned and _storage(whole) != storages[memory.fqn]:
                 raise EntryPointError(
-                    f"entry point '{method_name}' gives buffer '{fqn}' other data,"
-                    " which tracing cannot see; copy into the buffer instead",
+                    f"entry point '{method_name}' gives '{memory.fqn}' other memory,"
+                    " which tracing cannot see; copy into it instead",
                     method_name=method_name,
-                    fqn=fqn,
+                    fqn=memory.fqn,
                 )
+        self.__dict__["assigned"] = assigned
+        self.__dict__["merged"] = _merged(values)
         return [value.contiguous() for value in values.values()], result
 
 
-def _parameters(root: nn.Module) -> dict[tuple[int, str], Any]:
-    return {
-        (id(module), name): parameter
-        for module in root.modules()
-        for name, parameter in module._parameters.items()
-    }
+def _register(tensor: RegisteredTensor, value: torch.Tensor | None) -> None:
+    for registry, name in tensor.places:
+        registry[name] = value
+
+
+def _registered(tensor: RegisteredTensor) -> list[Any]:
+    return [registry.get(name) for registry, name in tensor.places]
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -101,61 +138,71 @@ def _merged(values: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
     ]
 
 
-def _new_value(
-    method_name: str,
-    fqn: str,
-    places: list[tuple[nn.Module, str]],
-    old: torch.Tensor,
+def _value(
+    method_name: str, member: RegisteredTensor, found: Sequence[object]
 ) -> torch.Tensor:
-    values = [module._buffers.get(name) for module, name in places]
-    value = values[0]
-    if any(other is not value for other in values):
+    value = found[0]
+    if any(other is not value for other in found):
         raise StateError(
-            f"entry point '{method_name}' assigns buffer '{fqn}' under one of its"
+            f"entry point '{method_name}' assigns '{member.fqn}' under one of its"
             " names only, which ends the sharing; write in place instead",
             method_name=method_name,
-            fqn=fqn,
+            fqn=member.fqn,
         )
     if not isinstance(value, torch.Tensor):
         raise StateError(
-            f"entry point '{method_name}' leaves buffer '{fqn}' as"
+            f"entry point '{method_name}' leaves '{member.fqn}' as"
             f" {type(value).__name__}, expected a tensor",
             method_name=method_name,
-            fqn=fqn,
-        )
-    if value.dtype != old.dtype or tuple(value.shape) != tuple(old.shape):
-        raise StateError(
-            f"entry point '{method_name}' changes buffer '{fqn}' from"
-            f" {tensor_kind(old)} to {tensor_kind(value)}; state keeps its shape and"
-            " dtype, so register it at its largest size and write into a slice",
-            method_name=method_name,
-            fqn=fqn,
+            fqn=member.fqn,
         )
     return value
 
 
+def _check_assignment(
+    method_name: str, memory: Memory, member: RegisteredTensor, value: torch.Tensor
+) -> None:
+    if len(memory.members) > 1:
+        other = next(m for m in memory.members if m is not member)
+        raise StateError(
+            f"entry point '{method_name}' assigns '{member.fqn}', which lies in one"
+            f" memory with '{other.fqn}' and would not any more; write in place"
+            " instead",
+            method_name=method_name,
+            fqn=member.fqn,
+        )
+    old = tensor_kind(member.tensor)
+    if tensor_kind(value) != old:
+        raise StateError(
+            f"entry point '{method_name}' changes '{member.fqn}' from {old} to"
+            f" {tensor_kind(value)}; state keeps its shape and dtype, so register it"
+            " at its largest size and write into a slice",
+            method_name=method_name,
+            fqn=member.fqn,
+        )
+
+
 @contextmanager
 def prepared(
-    root: nn.Module,
-    method_name: str,
-    owners: Mapping[str, list[tuple[nn.Module, str]]],
+    root: nn.Module, method_name: str, layout: Sequence[Memory]
 ) -> Iterator[None]:
-    """Take away buffers and gradients for tracing; give ``root`` back as it was.
+    """Take away state and gradients for tracing; give ``root`` back as it was.
 
     Raises:
-        EntryPointError: something that is no buffer changed, which the exported
+        EntryPointError: something that is no state changed, which the exported
             program would have kept at its value.
     """
     snapshot = ModuleSnapshot(root)
+    for memory in layout:
+        for member in memory.members:
+            _register(member, None)
+    frozen: dict[nn.Parameter, nn.Parameter] = {}
     for module in root.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.requires_grad:
-                module._parameters[name] = nn.Parameter(
-                    parameter.detach(), requires_grad=False
+                module._parameters[name] = frozen.setdefault(
+                    parameter, nn.Parameter(parameter.detach(), requires_grad=False)
                 )
-    for places in owners.values():
-        for module, name in places:
-            del module._buffers[name]
     snapshot.expect_registered()
     try:
         yield

@@ -116,14 +116,15 @@ def test_plain_programs_share_the_buffers_of_one_module(
     before = {name: str(program.graph) for name, program in programs.items()}
     values = {name: copy.deepcopy(p.state_dict) for name, p in programs.items()}
     edge = etshared.to_edge_transform_and_lower(programs, partitioner=partitioner)
+    family = Family(core)
     entry_points = {
-        "add": EntryPoint(Add(core)),
-        "double": EntryPoint(Double(core)),
-        "read": EntryPoint(Read(core)),
+        "add": EntryPoint(Add.forward.__get__(family)),
+        "double": EntryPoint(Double.forward.__get__(family)),
+        "read": EntryPoint(Read.forward.__get__(family)),
     }
     program = assert_program_equals(
         bytes(edge.to_executorch().buffer),
-        eager_outcomes(Family(core), entry_points, CALLS),
+        eager_outcomes(family, entry_points, CALLS),
     )
     assert set(program.session().state) == {"core.n", "core.local"}
     assert {name: str(program.graph) for name, program in programs.items()} == before
@@ -135,9 +136,10 @@ def test_plain_programs_share_the_buffers_of_one_module(
 def test_a_single_program_is_forward() -> None:
     core = Core()
     edge = etshared.to_edge_transform_and_lower(torch.export.export(Add(core), (X, N)))
+    family = Family(core)
     outcomes = eager_outcomes(
-        Family(core),
-        {"forward": EntryPoint(Add(core))},
+        family,
+        {"forward": EntryPoint(Add.forward.__get__(family))},
         [call("forward", X, N), call("forward", N, X)],
     )
     assert_program_equals(bytes(edge.to_executorch().buffer), outcomes)

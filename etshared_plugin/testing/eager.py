@@ -67,9 +67,7 @@ def eager_outcomes(
     Raises:
         InputError: a call names no entry point, or does not fit its signature.
     """
-    eager, methods = copy.deepcopy((root, dict(entry_points)))
-    tensors = dict(eager.named_parameters(remove_duplicate=False))
-    watched = {fqn: tensors[fqn] for fqn in parameters if fqn in tensors}
+    eager, methods = _deep_copy(root, dict(entry_points))
     outcomes = []
     for one in calls:
         if one.name not in methods:
@@ -82,11 +80,29 @@ def eager_outcomes(
         # The module may keep its arguments, and change them.
         args, kwargs = copy.deepcopy(inputs)
         result = _copied(function(*args, **kwargs))
-        state = {**watched, **dict(eager.named_buffers(remove_duplicate=False))}
+        state: dict[str, torch.Tensor] = {
+            name: parameter
+            for name, parameter in eager.named_parameters(remove_duplicate=False)
+            if name in parameters
+        }
+        state.update(eager.named_buffers(remove_duplicate=False))
         outcomes.append(
             Outcome(one, pytree.tree_leaves(inputs), result, _copied(state))
         )
     return outcomes
+
+
+def _deep_copy(
+    root: nn.Module, entry_points: dict[str, EntryPoint]
+) -> tuple[nn.Module, dict[str, EntryPoint]]:
+    """Copy a module so that views of parameters are views of their copies."""
+    memo: dict[int, Any] = {}
+    data = [(parameter, parameter.data) for parameter in root.parameters()]
+    for parameter, tensor in data:
+        memo[id(parameter)] = nn.Parameter(
+            copy.deepcopy(tensor, memo), requires_grad=parameter.requires_grad
+        )
+    return copy.deepcopy((root, entry_points), memo)
 
 
 def _copied(value: object) -> Any:  # noqa: ANN401
