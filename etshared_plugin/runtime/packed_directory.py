@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
+from . import packed_stamp
 from .packed_file import (
     DamagedFileError,
     PackedFileBlock,
@@ -144,16 +145,17 @@ class PackedDirectory:
         descriptor, block = opened
         try:
             status = os.fstat(descriptor)
-            stamp = _stamp(status)
-            if self._read_stamp(binding) == stamp:
-                self._touch(binding)
+            stamp = packed_stamp.stamp_of(status)
+            stamp_name = f"{binding.hex()}{_VERIFIED}"
+            if packed_stamp.read(self._descriptor, stamp_name) == stamp:
+                packed_stamp.touch(self._descriptor, stamp_name)
                 return FoundFile(descriptor, "unchanged")
             block.check_content(descriptor)
-            if _stamp(os.fstat(descriptor)) != stamp:
+            if packed_stamp.stamp_of(os.fstat(descriptor)) != stamp:
                 raise DamagedFileError("it changed while it was read")
             # A change that comes soon might leave a time that is new as it is.
             if time.time_ns() - status.st_mtime_ns > _OLD_ENOUGH_NS:
-                self._write_stamp(binding, stamp)
+                packed_stamp.write(self._descriptor, stamp_name, stamp)
             return FoundFile(descriptor, "verified")
         except BaseException:
             os.close(descriptor)
@@ -309,41 +311,6 @@ class PackedDirectory:
         except OSError:
             return status.st_ctime_ns
 
-    # Without a stamp all of the file is read the next time: no failure here
-    # matters, nor does one that two processes have written at once.
-
-    def _read_stamp(self, binding: bytes) -> bytes:
-        name = f"{binding.hex()}{_VERIFIED}"
-        with suppress(OSError):
-            descriptor = os.open(name, _READ_FLAGS, dir_fd=self._descriptor)
-            try:
-                return os.read(descriptor, 1024)
-            finally:
-                os.close(descriptor)
-        return b""
-
-    def _write_stamp(self, binding: bytes, stamp: bytes) -> None:
-        name = f"{binding.hex()}{_VERIFIED}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        with suppress(OSError):
-            descriptor = os.open(
-                name, flags | os.O_NONBLOCK, mode=0o600, dir_fd=self._descriptor
-            )
-            try:
-                os.write(descriptor, stamp)
-            finally:
-                os.close(descriptor)
-
-    def _touch(self, binding: bytes) -> None:
-        now = time.time_ns()
-        with suppress(OSError):
-            os.utime(
-                f"{binding.hex()}{_VERIFIED}",
-                ns=(now, now),
-                dir_fd=self._descriptor,
-                follow_symlinks=False,
-            )
-
     def _unlink(self, name: str) -> bool:
         try:
             os.unlink(name, dir_fd=self._descriptor)
@@ -352,11 +319,3 @@ class PackedDirectory:
         except OSError:
             return False
         return True
-
-
-def _stamp(status: os.stat_result) -> bytes:
-    """Return what changes when a file does; the line end shows that all is there."""
-    return (
-        f"{status.st_dev} {status.st_ino} {status.st_size} "
-        f"{status.st_mtime_ns} {status.st_ctime_ns}\n"
-    ).encode()
