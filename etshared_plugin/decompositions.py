@@ -1,4 +1,4 @@
-"""Operators whose kernels in ExecuTorch 1.5.1 give other results than eager."""
+"""Operators that ExecuTorch 1.5.1 has no kernel for, or one unlike eager."""
 
 from __future__ import annotations
 
@@ -15,6 +15,30 @@ def _remainder(dividend: Any, divisor: Any) -> Any:  # noqa: ANN401
     return dividend - torch.div(dividend, divisor, rounding_mode="floor") * divisor
 
 
+def _batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:  # noqa: ANN401
+    """Normalize with the statistics of a batch, and return the running ones anew."""
+    if not training:
+        return NotImplemented
+    normalize = torch.ops.aten._native_batch_norm_legit.no_stats
+    results = normalize(x, weight, bias, True, momentum, eps)
+    dims = [0, *range(2, x.dim())]
+    kept = 1 - momentum
+    return (
+        *results,
+        mean * kept + x.mean(dims) * momentum,
+        variance * kept + x.var(dims, correction=1) * momentum,
+    )
+
+
 def _is_floating(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_floating_point()
@@ -25,4 +49,5 @@ def _is_floating(value: object) -> bool:
 FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
     torch.ops.aten.remainder.Scalar: _remainder,
     torch.ops.aten.remainder.Tensor: _remainder,
+    torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
 }

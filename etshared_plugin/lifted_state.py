@@ -26,6 +26,7 @@ from torch.export.graph_signature import (
 )
 
 from .decompositions import FAITHFUL_DECOMPOSITIONS
+from .hidden_writes import show_hidden_writes
 from .program_surgery import (
     Inputs,
     Outputs,
@@ -106,6 +107,7 @@ def lift(
     """
     wanted = set(buffer_fqns(program) if fqns is None else fqns)
     graph, nodes = copy_graph(program)
+    show_hidden_writes(graph)
     functional = is_functional(graph)
     if functional:
         _drop_copies(graph)

@@ -14,6 +14,7 @@ from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partit
 from .entry_points import ExportedEntryPoints
 from .errors import EntryPointError, PartitionError, StateError
 from .lifted_state import anchor
+from .normalization import use_live_statistics
 from .plain_programs import lift_declared, lift_plain_programs
 from .signatures import check_names
 from .state import RESET_STATE, initial_values_program
@@ -79,7 +80,7 @@ def to_edge_transform_and_lower(
                 method_name=reset_entry_point,
             )
         lifted[reset_entry_point] = initial_values_program(shared)
-    lifted = {name: anchor(program) for name, program in lifted.items()}
+    lifted = {n: anchor(use_live_statistics(one)) for n, one in lifted.items()}
     partitioners = {
         name: [wrap_partitioner(one, name, lifted) for one in several]
         for name, several in _by_method(partitioner, programs).items()

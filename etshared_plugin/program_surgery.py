@@ -303,6 +303,18 @@ def _is_view(node: fx.Node) -> bool:
     return target.is_view or target._schema.name in _VIEWS_AFTER_PLANNING
 
 
+def insert_call(
+    graph: fx.Graph,
+    target: Any,  # noqa: ANN401
+    *args: Any,  # noqa: ANN401
+    **kwargs: Any,  # noqa: ANN401
+) -> fx.Node:
+    """Insert a call, whose keyword arguments are no nodes, with its meta value."""
+    node = graph.call_function(target, args, kwargs)
+    node.meta["val"] = target(*fx.map_arg(args, lambda n: n.meta["val"]), **kwargs)
+    return node
+
+
 def insert_cast(graph: fx.Graph, value: fx.Node, dtype: torch.dtype) -> fx.Node:
     """Append a conversion of ``value`` of an edge program."""
     target = exir_ops.edge.dim_order_ops._to_dim_order_copy.default

@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from .errors import EntryPointError, EtsharedError, StateError
+from .hidden_writes import show_hidden_writes
 from .lifted_state import LiftedProgram, functionalize
 from .program_surgery import (
     assemble,
@@ -116,6 +117,7 @@ def _trace(
                 (state, args, kwargs),
                 dynamic_shapes=shapes and ([None] * len(state), *shapes),
             )
+        show_hidden_writes(program.graph)
         _, in_spec = pytree.tree_flatten((args, kwargs))
         assert program.call_spec.out_spec is not None
         out_spec = program.call_spec.out_spec.child(1)
