@@ -6,10 +6,12 @@ import functools
 import hashlib
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import packed_programs as programs
+import torch
 from packed_programs import Inputs, arrays
 
 import etshared_plugin as etshared
@@ -80,6 +82,28 @@ def why_not(program: SharedProgram) -> str:
     assert (stats.packed_file.path, stats.packed_file.origin) == (None, None)
     assert stats.packed_file.not_used is not None
     return stats.packed_file.not_used
+
+
+def assert_loads_agree(
+    path: Path,
+    directory: Path,
+    run: Callable[[etshared.Session], Sequence[torch.Tensor]],
+) -> None:
+    """Compare the bits of all ways to load: with own weights, shared, and on disk."""
+    alone = run(etshared.load(path, packed_weights=False).session())
+    for packed_cache, expected_origin in (
+        (False, None),
+        (directory, "written"),
+        (directory, "unchanged"),
+    ):
+        program = etshared.load(path, packed_cache=packed_cache)
+        if packed_cache:
+            assert origin(program) == expected_origin
+        for values in (run(program.session()), run(program.session())):
+            assert all(map(torch.equal, values, alone)), expected_origin
+        stats = program.stats()
+        assert stats.constants_packed + stats.constants_from_disk > 0
+        assert (stats.constants_from_disk > 0) == (expected_origin == "unchanged")
 
 
 def packed_file(directory: Path) -> Path:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from demo_runs import cells, recommended_commands, run_demo
+from packed_cache_use import assert_loads_agree
 from rich.console import Console
 from streaming_vad import demo, measuring, speech
 from streaming_vad.measuring import Round
 
+import etshared_plugin as etshared
 from etshared_plugin.cli import main
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -67,6 +70,18 @@ def test_the_commands_that_the_demo_recommends_work(
     assert [command.split()[0] for command in commands] == ["inspect", "verify", "run"]
     for command in commands:
         assert main(shlex.split(command)) == 0, capsys.readouterr().err
+
+
+def test_packed_weights_change_no_bit(
+    demo_output: str, demo_directory: Path, tmp_path: Path
+) -> None:
+    recording = EXAMPLES / "streaming_vad" / "speech.wav"
+    chunks = torch.from_numpy(speech.read_chunks(recording)[50:90])
+
+    def run(session: etshared.Session) -> list[torch.Tensor]:
+        return [f(x) for x in chunks for f in (session.peek, session.forward)]
+
+    assert_loads_agree(demo_directory / "vad.pte", tmp_path, run)
 
 
 def test_exporting_again_gives_the_same_bytes(

@@ -16,6 +16,7 @@ import pytest
 import torch
 from demo_runs import cells, recommended_commands, run_demo
 from executorch.runtime import Runtime
+from packed_cache_use import assert_loads_agree
 from rich.console import Console
 from text_embedding import demo, measuring
 from text_embedding.measuring import Comparison
@@ -239,11 +240,8 @@ def results(session: etshared.Session) -> list[torch.Tensor]:
     ]
 
 
-def test_packed_weights_change_no_bit(path: Path) -> None:
-    packed = results(etshared.load(path).session())
-    unpacked = results(etshared.load(path, packed_weights=False).session())
-    for one, other in zip(packed, unpacked, strict=True):
-        assert torch.equal(one, other)
+def test_packed_weights_change_no_bit(path: Path, tmp_path: Path) -> None:
+    assert_loads_agree(path, tmp_path, results)
 
 
 def test_unmodified_executorch_gives_the_same(
