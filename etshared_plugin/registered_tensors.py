@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .errors import StateError
 from .tensor_views import View, lies_in, overlap, view_of_whole
@@ -181,7 +182,10 @@ def _families(tensors: Iterable[RegisteredTensor]) -> list[list[RegisteredTensor
     """Group tensors whose memory overlaps, directly or through others."""
     by_storage: dict[object, list[list[RegisteredTensor]]] = {}
     for one in tensors:
-        key: object = one.tensor.untyped_storage().data_ptr() or id(one)
+        # A subclass such as a quantized weight is made of tensors of its own.
+        is_composed = is_traceable_wrapper_subclass(one.tensor)
+        storage = 0 if is_composed else one.tensor.untyped_storage().data_ptr()
+        key: object = storage or id(one)
         groups = by_storage.setdefault(key, [])
         met = [g for g in groups if any(overlap(m.tensor, one.tensor) for m in g)]
         joined = [member for group in met for member in group]
