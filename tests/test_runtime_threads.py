@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,3 +93,37 @@ def test_sessions_start_and_end_in_many_threads() -> None:
             del session
 
     _run(live, live, live)
+
+
+_DAEMONS = """
+import sys, threading, time
+import numpy as np
+import etshared_plugin as etshared
+
+program = etshared.load(sys.argv[1], tensors="numpy")
+
+def run():
+    session, x = program.session(threads="caller"), np.ones((1, 4), np.float32)
+    while True:
+        session.forward(x)
+        started.release()
+
+started = threading.Semaphore(0)
+for _ in range(4):
+    threading.Thread(target=run, daemon=True).start()
+for _ in range(200):
+    started.acquire()
+"""
+
+
+def test_the_interpreter_ends_while_daemon_threads_call(tmp_path: Path) -> None:
+    path = tmp_path / "recurrent.pte"
+    path.write_bytes(programs.recurrent("xnnpack"))
+    for _ in range(8):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _DAEMONS, path],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr

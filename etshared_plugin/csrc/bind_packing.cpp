@@ -27,7 +27,7 @@ nb::bytes crc32c_of_chunks(const Bytes& data, size_t chunk_nbytes) {
   const size_t size = data.size();
   std::vector<uint32_t> sums;
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     for (size_t start = 0; start < size; start += chunk_nbytes) {
       sums.push_back(crc32c(
           data.data() + start, std::min(chunk_nbytes, size - start)));

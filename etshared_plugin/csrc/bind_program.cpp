@@ -68,7 +68,7 @@ void bind_program(nb::module_& module) {
       .def_static(
           "open",
           [](const std::string& path, bool packed_weights) {
-            const nb::gil_scoped_release unlocked;
+            const WithoutGil unlocked;
             return open_bytes(FileBytes::map(path), packed_weights, path);
           },
           "path"_a,
@@ -78,7 +78,7 @@ void bind_program(nb::module_& module) {
           [](const nb::bytes& data, bool packed_weights) {
             const char* start = data.c_str();
             const size_t size = data.size();
-            const nb::gil_scoped_release unlocked;
+            const WithoutGil unlocked;
             return open_bytes(FileBytes::copy(start, size), packed_weights, "");
           },
           "data"_a,
@@ -141,7 +141,7 @@ void bind_program(nb::module_& module) {
           [](const PyProgram& self) {
             Packing packing;
             {
-              const nb::gil_scoped_release unlocked;
+              const WithoutGil unlocked;
               packing = self.loader->pack();
             }
             return nb::make_tuple(
@@ -152,13 +152,13 @@ void bind_program(nb::module_& module) {
       .def_prop_ro(
           "packed_descriptor",
           [](const PyProgram& self) {
-            const nb::gil_scoped_release unlocked;
+            const WithoutGil unlocked;
             return self.loader->packed_descriptor();
           })
       .def(
           "use_packed_file",
           [](const PyProgram& self, int descriptor) {
-            const nb::gil_scoped_release unlocked;
+            const WithoutGil unlocked;
             return self.loader->use_file(descriptor);
           },
           "descriptor"_a);

@@ -16,13 +16,13 @@ using namespace nb::literals;
 class PySession {
  public:
   PySession(const PyProgram& program, bool in_caller) {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     session_ = value_or_throw(Session::create(
         program.loader,
         in_caller ? SessionThreads::kCaller : SessionThreads::kPool));
   }
   ~PySession() {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     session_.reset();
   }
   PySession(const PySession&) = delete;
@@ -39,7 +39,7 @@ class PySession {
     values.resize(inputs.size());
     std::vector<OutputValue> outputs;
     {
-      const nb::gil_scoped_release unlocked;
+      const WithoutGil unlocked;
       outputs = value_or_throw(session_->call(method, values));
     }
     nb::list result;
@@ -51,18 +51,18 @@ class PySession {
 
   void load(size_t method) {
     method_at(method);
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     value_or_throw(session_->load(method));
   }
 
   bool is_loaded(size_t method) {
     method_at(method);
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     return session_->is_loaded(method);
   }
 
   void reset() {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     value_or_throw(session_->reset());
   }
 
@@ -70,14 +70,14 @@ class PySession {
     for (const size_t buffer : buffers) {
       buffer_at(buffer);
     }
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     value_or_throw(session_->reset(buffers));
   }
 
   nb::list snapshot() {
     std::vector<OwnedTensor> tensors;
     {
-      const nb::gil_scoped_release unlocked;
+      const WithoutGil unlocked;
       tensors = value_or_throw(session_->snapshot());
     }
     nb::list result;
@@ -102,7 +102,7 @@ class PySession {
               FailureKind::kStateMismatch,
               kept));
     }
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     value_or_throw(session_->write(views, forgives_failure));
   }
 

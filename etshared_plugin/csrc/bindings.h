@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include "method_loader.h"
+#include "without_gil.h"
 
 namespace etshared::runtime {
 
