@@ -119,7 +119,7 @@ for _ in range(200):
 def test_the_interpreter_ends_while_daemon_threads_call(tmp_path: Path) -> None:
     path = tmp_path / "recurrent.pte"
     path.write_bytes(programs.recurrent("xnnpack"))
-    for _ in range(8):
+    for _ in range(4):
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", _DAEMONS, path],
             capture_output=True,
