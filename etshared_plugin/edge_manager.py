@@ -37,6 +37,7 @@ from .memory_planning import (
 from .partitioner import SharedStatePartitioner
 from .plugins import plugin_manager
 from .program_surgery import clone_operator, copied_program
+from .quantized_kernels import prepare_quantized_kernels
 from .record import build_context
 from .sharing_identity import identify_constants, named_data_of
 from .state import SharedState
@@ -167,6 +168,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             }
         options: dict[int, Mapping[str, str]] = {}
         for name, program in edge._edge_programs.items():
+            prepare_quantized_kernels(name, program)
             options.update(identify_constants(program, name))
         edge._named_data_store = named_data_of(edge._edge_programs)
         passes = {

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import executorch.exir  # noqa: F401  registers the operators' schemas
+import executorch.kernels.quantized  # noqa: F401  and those of quantized kernels
 import torch
 from executorch.runtime import Runtime
 

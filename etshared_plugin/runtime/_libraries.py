@@ -24,6 +24,7 @@ _LIBRARIES = (
     "libexecutorch.so",
     "libexecutorch_threadpool.so",
     "libexecutorch_kernels_optimized.so",
+    "libexecutorch_kernels_quantized.so",
     "libexecutorch_backend_xnnpack.so",
 )
 
