@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .entry_points import EntryPoint, ExportedEntryPoints, export
     from .lowering import to_edge_transform_and_lower
     from .partitioner import SharedStatePartitioner
+    from .quantization import quantize
     from .runtime import PackedCache, Session, SharedProgram, load
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "SharedXnnpackPartitioner",
     "export",
     "load",
+    "quantize",
     "to_edge_transform_and_lower",
 ]
 
@@ -47,6 +49,7 @@ _MODULES = {
     "SharedXnnpackPartitioner": "backends.xnnpack_partitioner",
     "export": "entry_points",
     "load": "runtime",
+    "quantize": "quantization",
     "to_edge_transform_and_lower": "lowering",
 }
 

@@ -51,6 +51,10 @@ class PartitionError(LoweringError):
     """A partitioner did something that shared state does not allow."""
 
 
+class QuantizationError(LoweringError):
+    """A quantizer or its calibration data do not fit the entry points."""
+
+
 class MemoryPlanningError(LoweringError):
     """Shared state cannot be placed; ``mem_id`` names the arena, if it is one."""
 

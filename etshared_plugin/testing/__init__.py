@@ -19,6 +19,7 @@ from .comparison import (
 )
 from .drawing import draw_calls
 from .eager import Call, Outcome, call, eager_outcomes
+from .exported import exported_outcomes
 
 __all__ = [
     "Call",
@@ -30,4 +31,5 @@ __all__ = [
     "call",
     "draw_calls",
     "eager_outcomes",
+    "exported_outcomes",
 ]

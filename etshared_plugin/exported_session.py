@@ -1,0 +1,192 @@
+"""Call exported programs in torch, with the state that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from .errors import InputError
+from .lifted_state import LiftedProgram
+from .plain_programs import lift_declared, lift_plain_programs
+from .program_surgery import buffer_tensor, copy_graph, inputs_of
+from .signatures import CallingConvention
+from .state import SharedState
+
+
+def lift_programs(
+    programs: Mapping[str, ExportedProgram], state: SharedState | None
+) -> tuple[dict[str, LiftedProgram], SharedState]:
+    """Lift the declared state of programs, or all that plain ones write."""
+    if state is None:
+        return lift_plain_programs(programs, None)
+    return lift_declared(programs, state), state
+
+
+def module_of(program: ExportedProgram) -> fx.GraphModule:
+    """Make a module of a functional program; parameters and constants are shared.
+
+    It takes and returns what the program's graph does, as flat values, and has
+    its tensors under their fqns.
+    """
+    graph, nodes = copy_graph(program)
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    attributes: dict[str, Any] = {
+        node.target: program.graph_module.get_submodule(node.target)
+        for node in graph.nodes
+        if node.op == "get_attr"
+    }
+    for old, spec in inputs_of(program):
+        if spec.kind is InputKind.USER_INPUT:
+            continue
+        fqn = str(spec.target)
+        attributes[fqn] = buffer_tensor(program, fqn)
+        with graph.inserting_before(first):
+            attribute = graph.get_attr(fqn)
+        attribute.meta.update(nodes[old].meta)
+        nodes[old].replace_all_uses_with(attribute)
+        graph.erase_node(nodes[old])
+    return fx.GraphModule(attributes, graph)
+
+
+class ExportedSession:
+    """One life of the state of exported programs.
+
+    Args:
+        lifted: the programs.
+        state: what they share. Calls change copies of the initial values.
+        modules: what to call instead of the programs' own modules, with the same
+            flat inputs and outputs.
+    """
+
+    def __init__(
+        self,
+        lifted: Mapping[str, LiftedProgram],
+        state: SharedState,
+        modules: Mapping[str, fx.GraphModule] | None = None,
+    ) -> None:
+        self._lifted = lifted
+        self._initial = state
+        if modules is None:
+            modules = {n: module_of(one.program) for n, one in lifted.items()}
+        self._modules = modules
+        self.reset()
+
+    def reset(self) -> None:
+        """Give all state its initial values back."""
+        self.state = {f: one.initial_value.clone() for f, one in self._initial.items()}
+
+    @torch.no_grad()
+    def call(
+        self,
+        name: str,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Call an entry point.
+
+        Raises:
+            InputError: there is no such entry point, or the inputs do not fit.
+        """
+        if name not in self._lifted:
+            known = ", ".join(f"'{one}'" for one in self._lifted)
+            raise InputError(f"there is no entry point '{name}', only {known}")
+        lifted = self._lifted[name]
+        inputs = flat_inputs(name, lifted, args, kwargs or {})
+        old = [self.state[fqn] for fqn in lifted.inputs]
+        results = self._modules[name](*old, *inputs)
+        count = len(lifted.outputs)
+        self.state.update(zip(lifted.outputs, results[:count], strict=True))
+        return pytree.tree_unflatten(results[count:], lifted.call.out_spec)
+
+
+def flat_inputs(
+    name: str,
+    lifted: LiftedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> list[Any]:
+    """Bring the inputs of an entry point into the order of its graph.
+
+    Raises:
+        InputError: they are not what the entry point was exported for.
+    """
+    leaves, spec = pytree.tree_flatten(_ordered(name, lifted.call, args, kwargs))
+    if spec != lifted.call.in_spec:
+        raise InputError(
+            f"entry point '{name}': inputs are nested as {spec}, expected"
+            f" {lifted.call.in_spec}",
+            method_name=name,
+        )
+    program = lifted.program
+    placeholders = [n for n, s in inputs_of(program) if s.kind is InputKind.USER_INPUT]
+    own = placeholders[len(lifted.inputs) :]
+    for node, leaf in zip(own, leaves, strict=True):
+        expected = node.meta["val"]
+        difference = _difference(leaf, expected, program)
+        if difference:
+            raise InputError(
+                f"entry point '{name}': input '{node.name}' is {difference}",
+                method_name=name,
+            )
+    return leaves
+
+
+def _ordered(
+    name: str,
+    call: CallingConvention,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Bring inputs into the form that the entry point was exported with."""
+    args_spec, kwargs_spec = call.in_spec.children()
+    count, keys = args_spec.num_children, list(kwargs_spec.context or ())
+    by_name = list(call.argument_names[:count])[len(args) :]
+    given = set(kwargs)
+    if len(args) + len(by_name) != count or given != {*by_name, *keys}:
+        wanted = ", ".join(call.argument_names) or f"{count} positional inputs"
+        raise InputError(
+            f"entry point '{name}': got {len(args)} positional inputs and"
+            f" {sorted(given)}, expected the arguments it was exported with: {wanted}",
+            method_name=name,
+        )
+    positional = (*args, *(kwargs[one] for one in by_name))
+    return positional, {key: kwargs[key] for key in keys}
+
+
+def _difference(
+    value: object,
+    expected: object,
+    program: ExportedProgram,
+) -> str | None:
+    """Say what is wrong with an input, or None."""
+    if not isinstance(expected, torch.Tensor):
+        if isinstance(expected, torch.SymInt) or value == expected:
+            return None
+        return f"{value!r}, expected {expected!r} as it was exported"
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}, expected a tensor"
+    if value.dtype != expected.dtype:
+        return f"{_short(value.dtype)}, expected {_short(expected.dtype)}"
+    sizes = list(value.shape)
+    fits = len(sizes) == expected.dim() and all(
+        _allows(program, allowed, size)
+        for allowed, size in zip(expected.shape, sizes, strict=True)
+    )
+    return None if fits else f"of shape {sizes}, expected {list(expected.shape)}"
+
+
+def _allows(program: ExportedProgram, allowed: int | torch.SymInt, size: int) -> bool:
+    if isinstance(allowed, int):
+        return size == allowed
+    bounds = program.range_constraints.get(allowed.node.expr)
+    return bounds is None or bool(bounds.lower <= size <= bounds.upper)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,38 @@
+"""What exported programs do for a sequence of calls, in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from ..entry_points import ExportedEntryPoints
+from ..exported_session import ExportedSession, flat_inputs, lift_programs
+from .eager import Call, Outcome
+
+
+def exported_outcomes(
+    programs: Mapping[str, ExportedProgram], calls: Sequence[Call]
+) -> list[Outcome]:
+    """Make calls on exported programs, such as those that were quantized.
+
+    They are the reference for what a backend makes of them, to the accuracy of its
+    rounding, while the eager module is what shows how good the quantization is.
+
+    Raises:
+        InputError: a call names no entry point, or does not fit it.
+    """
+    declared = programs.state if isinstance(programs, ExportedEntryPoints) else None
+    lifted, state = lift_programs(programs, declared)
+    session = ExportedSession(lifted, state)
+    outcomes = []
+    for one in calls:
+        result = session.call(one.name, one.args, one.kwargs)
+        inputs = flat_inputs(one.name, lifted[one.name], one.args, one.kwargs)
+        values = pytree.tree_map_only(
+            torch.Tensor, torch.clone, (result, dict(session.state))
+        )
+        outcomes.append(Outcome(one, inputs, *values))
+    return outcomes
