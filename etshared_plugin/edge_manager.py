@@ -26,7 +26,7 @@ from torch.export import ExportedProgram
 from .context import encode
 from .context.model import CONTEXT_KEY
 from .errors import EtsharedError, LoweringError
-from .lifted_state import LiftedProgram, restore
+from .lifted_state import LiftedProgram
 from .memory_planning import (
     MemoryPlanner,
     MethodPlanningPass,
@@ -39,6 +39,7 @@ from .plugins import plugin_manager
 from .program_surgery import clone_operator, copied_program
 from .quantized_kernels import prepare_quantized_kernels
 from .record import build_context
+from .restored_state import restore
 from .sharing_identity import identify_constants, named_data_of
 from .state import SharedState
 from .structure import with_serializable_types

@@ -10,8 +10,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from .errors import EntryPointError
-from .lifted_state import keep, restore
+from .lifted_state import keep
 from .registered_tensors import MemoryMap, refuse_hidden_views
+from .restored_state import restore
 from .signatures import check_names
 from .state import SharedState, select_state
 from .traced_entry_points import trace

@@ -11,7 +11,7 @@ state as what it is, data that changes from call to call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -21,32 +21,29 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     InputKind,
     OutputKind,
-    OutputSpec,
-    TensorArgument,
 )
 
+from .control_flow import copied_attributes, take_writes_out
 from .decompositions import FAITHFUL_DECOMPOSITIONS
+from .graph_surgery import (
+    copied_value,
+    dtype_of,
+    is_functional,
+    relayout_copy,
+    use_contiguous_value,
+)
 from .hidden_writes import show_hidden_writes
 from .program_surgery import (
     Inputs,
     Outputs,
-    aliased_placeholder,
     assemble,
     buffer_fqns,
     buffer_input,
     buffer_tensor,
-    copied_value,
     copy_graph,
-    dtype_of,
     inputs_of,
-    insert_cast,
-    insert_clone,
-    is_functional,
     order_inputs,
     outputs_of,
-    relayout_copy,
-    rename_placeholder,
-    use_contiguous_value,
     user_input,
     user_output,
 )
@@ -54,8 +51,6 @@ from .signatures import CallingConvention
 
 #: Name of an input that only keeps a program from having none.
 _ANCHOR = "etshared_anchor"
-
-_NARROW_INTEGERS = frozenset({torch.int32, torch.int16, torch.int8, torch.uint8})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +93,7 @@ def lift(
     fqns: Collection[str] | None = None,
     *,
     canonical: Mapping[str, str] = MappingProxyType({}),
+    method_name: str | None = None,
 ) -> LiftedProgram:
     """Turn the named buffers of ``program``, by default all, into inputs and outputs.
 
@@ -107,7 +103,14 @@ def lift(
     """
     wanted = set(buffer_fqns(program) if fqns is None else fqns)
     graph, nodes = copy_graph(program)
+    attributes = copied_attributes(program.graph_module)
     show_hidden_writes(graph)
+    names = {
+        nodes[old]: str(spec.target)
+        for old, spec in inputs_of(program)
+        if spec.kind is InputKind.BUFFER
+    }
+    take_writes_out(graph, attributes, method_name, names)
     functional = is_functional(graph)
     if functional:
         _drop_copies(graph)
@@ -141,6 +144,7 @@ def lift(
             graph,
             order_inputs(kept, state_inputs),
             [(node, user_output(node)) for node in written.values()] + results,
+            attributes=attributes,
         ),
         inputs=tuple(state),
         outputs=tuple(written),
@@ -261,72 +265,4 @@ def anchor(lifted: LiftedProgram) -> LiftedProgram:
             program, graph, [*inputs, (node, user_input(node))], outputs_of(program)
         ),
         anchored=True,
-    )
-
-
-def restore(
-    lifted: LiftedProgram,
-    initial_values: Mapping[str, torch.Tensor],
-    result_dtypes: Sequence[torch.dtype | None] = (),
-) -> ExportedProgram:
-    """Make state buffers of a lifted program again; the program is not changed.
-
-    ``initial_values`` are what the emitter takes a buffer's shape and layout
-    from. ``result_dtypes`` are those before lowering to edge, which in 1.5.1
-    widens integers: it makes int64 tensors of Python numbers. User inputs get
-    names that no buffer has: 1.5.1 looks up the target of a write by fqn and
-    argument name at once.
-    """
-    program = lifted.program
-    names = {node: fqn for fqn, node in lifted.state_placeholders().items()}
-    graph, nodes = copy_graph(program)
-    taken = {str(spec.target) for _, spec in inputs_of(program)} | set(initial_values)
-    kept: Inputs = []
-    state: Inputs = []
-    for old, spec in inputs_of(program):
-        node = nodes[old]
-        if old in names:
-            node.meta.pop("et_init_buffer", None)  # loading must not write state
-            rename_placeholder(node, "b_" + names[old].replace(".", "_"), taken)
-            state.append((node, buffer_input(node, names[old])))
-        elif spec.kind is not InputKind.USER_INPUT:
-            kept.append((node, spec))
-        elif lifted.anchored:
-            graph.erase_node(node)
-        else:
-            rename_placeholder(node, node.name, taken)
-            kept.append((node, spec))
-    overwritten = {node for node, s in state if s.target in set(lifted.outputs)}
-    buffers = {n for n, s in [*state, *kept] if s.kind is InputKind.BUFFER}
-    outputs: Outputs = []
-    written: set[fx.Node] = set()
-    for position, (old_value, result) in enumerate(outputs_of(program)):
-        value = nodes[old_value] if isinstance(old_value, fx.Node) else old_value
-        if position < len(lifted.outputs):
-            assert isinstance(value, fx.Node)
-            # The writes happen one after another at the very end: they must not
-            # read what an earlier one wrote. 1.5.1 drops a write whose value is
-            # a buffer itself, and torch wants a value of its own for each.
-            if aliased_placeholder(value) in buffers or value in written:
-                value = insert_clone(program, graph, value)
-            written.add(value)
-            fqn = lifted.outputs[position]
-            result = OutputSpec(
-                OutputKind.BUFFER_MUTATION, TensorArgument(value.name), fqn
-            )
-        else:
-            if aliased_placeholder(value) in overwritten:
-                value = insert_clone(program, graph, value)
-            wanted = result_dtypes[position] if result_dtypes else None
-            if dtype_of(value) == torch.int64 and wanted in _NARROW_INTEGERS:
-                value = insert_cast(graph, value, wanted)
-        outputs.append((value, result))
-    used = {fqn: initial_values[fqn] for fqn in lifted.inputs}
-    return assemble(
-        program,
-        graph,
-        order_inputs(kept, state),
-        outputs,
-        state_dict={**program.state_dict, **used},
-        call=lifted.call.signature(),
     )

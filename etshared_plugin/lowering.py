@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from executorch import exir
@@ -10,10 +11,11 @@ from executorch.exir import EdgeCompileConfig
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
+from .control_flow import separate_constants
 from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
 from .entry_points import ExportedEntryPoints
 from .errors import EntryPointError, PartitionError, StateError
-from .lifted_state import anchor
+from .lifted_state import LiftedProgram, anchor
 from .normalization import use_live_statistics
 from .plain_programs import lift_declared, lift_plain_programs
 from .signatures import check_names
@@ -80,7 +82,7 @@ def to_edge_transform_and_lower(
                 method_name=reset_entry_point,
             )
         lifted[reset_entry_point] = initial_values_program(shared)
-    lifted = {n: anchor(use_live_statistics(one)) for n, one in lifted.items()}
+    lifted = {name: _lowerable(program) for name, program in lifted.items()}
     partitioners = {
         name: [wrap_partitioner(one, name, lifted) for one in several]
         for name, several in _by_method(partitioner, programs).items()
@@ -96,6 +98,11 @@ def to_edge_transform_and_lower(
         )
     generated = reset_entry_point if shared else None
     return SharedEdgeProgramManager._adopt(manager, lifted, shared, generated)
+
+
+def _lowerable(lifted: LiftedProgram) -> LiftedProgram:
+    lifted = use_live_statistics(lifted)
+    return anchor(replace(lifted, program=separate_constants(lifted.program)))
 
 
 def _by_method(

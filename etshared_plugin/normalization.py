@@ -9,8 +9,9 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
 
+from .graph_surgery import insert_call
 from .lifted_state import LiftedProgram
-from .program_surgery import inputs_of, insert_call
+from .program_surgery import inputs_of
 
 _aten = torch.ops.aten
 

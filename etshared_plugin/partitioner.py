@@ -11,6 +11,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
+from .computed_weights import separate_computed_weights
 from .errors import PartitionError
 
 
@@ -46,20 +47,22 @@ class SharedStatePartitioner(Partitioner):  # type: ignore[misc]
         # The filter runs later, on the same program, with state shown as inputs.
         with self._state_as_inputs(ep):
             operators, keep = self.inner.ops_to_not_decompose(ep)
-        if keep is None:
-            return operators, None
 
-        def keep_with_state_as_inputs(node: fx.Node) -> bool:
+        def keep_outside_branches(node: fx.Node) -> bool:
+            # In a branch every weight is an input, which delegates do not take.
+            if node.graph is not ep.graph:
+                return False
             with self._state_as_inputs(ep):
-                return bool(keep(node))
+                return keep is None or bool(keep(node))
 
-        return operators, keep_with_state_as_inputs
+        return operators, keep_outside_branches
 
     def transform_for_pre_decomposition(self, ep: ExportedProgram) -> ExportedProgram:
         transformed: ExportedProgram = self.inner.transform_for_pre_decomposition(ep)
         return transformed
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        separate_computed_weights(exported_program.graph)
         with self._state_as_inputs(exported_program):
             result = self.inner.partition(exported_program)
         for fqn, node in self._state_nodes(result.tagged_exported_program):

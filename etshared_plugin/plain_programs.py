@@ -10,8 +10,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from .errors import StateError
+from .graph_surgery import is_functional
 from .lifted_state import LiftedProgram, functionalize, keep, lift
-from .program_surgery import buffer_fqns, buffer_tensor, inputs_of, is_functional
+from .program_surgery import buffer_fqns, buffer_tensor, inputs_of
 from .refusals import refuse_unfaithful
 from .state import SharedState, select_state, tensor_kind
 from .tensor_views import overlap
@@ -46,7 +47,7 @@ def lift_declared(
                     method_name=name,
                     fqn=fqn,
                 )
-        one = lift(program, state)
+        one = lift(program, state, method_name=name)
         lifted[name] = (
             one if is_functional(program.graph) else keep(functionalize(one), state)
         )
@@ -76,7 +77,7 @@ def lift_plain_programs(
     for fqn, first in canonical.items():
         names.setdefault(first, set()).add(fqn)
     lifted = {
-        name: functionalize(lift(program, canonical=canonical))
+        name: functionalize(lift(program, canonical=canonical, method_name=name))
         for name, program in programs.items()
     }
     written_by: dict[str, list[str]] = {}

@@ -8,18 +8,22 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
+from .control_flow import control_flow_nodes
 from .errors import EntryPointError, StateError
 from .lifted_state import LiftedProgram
 from .program_surgery import inputs_of, outputs_of
 from .signatures import leaf_names
+
+#: Control flow that 1.5.1 turns into instructions.
+_LOWERED_CONTROL_FLOW = frozenset({"cond", "map_impl", "scan"})
 
 
 def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
     """Refuse a functional program that cannot equal the eager entry point.
 
     Raises:
-        EntryPointError: it writes into an argument, or has several control-flow
-            operators.
+        EntryPointError: it writes into an argument, returns a string, drops at
+            random, or has a control-flow operator that ExecuTorch lacks.
         StateError: it writes something that is no buffer.
     """
     for spec in lifted.program.graph_signature.output_specs:
@@ -51,14 +55,13 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
                 " other results at each call; call eval() on the module first",
                 method_name=name,
             )
-    operators = list(_control_flow(lifted.program.graph_module))
-    if len(operators) > 1:
-        raise EntryPointError(
-            f"entry point '{name}' has {len(operators)} control-flow operators"
-            f" ({', '.join(operators)}), and in ExecuTorch 1.5.1 one overwrites the"
-            " results of another; use torch.where, or split the entry point",
-            method_name=name,
-        )
+    for operator in _control_flow(lifted.program.graph_module):
+        if operator not in _LOWERED_CONTROL_FLOW:
+            raise EntryPointError(
+                f"entry point '{name}' uses {operator}, which ExecuTorch 1.5.1 has not;"
+                " use torch.cond, or call the entry point repeatedly",
+                method_name=name,
+            )
 
 
 def _drops_at_random(node: fx.Node) -> bool:
@@ -85,9 +88,8 @@ def _argument_of(lifted: LiftedProgram, placeholder: str) -> str:
 
 
 def _control_flow(graph_module: fx.GraphModule) -> Iterator[str]:
-    for node in graph_module.graph.nodes:
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
-            yield str(node.target)
+    for node in control_flow_nodes(graph_module.graph):
+        yield str(node.target)
     for child in graph_module.children():
         if isinstance(child, fx.GraphModule):
             yield from _control_flow(child)

@@ -12,16 +12,12 @@ from torch import nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from .control_flow import attributes_of, take_writes_out
 from .errors import EntryPointError, EtsharedError, StateError
+from .graph_surgery import nodes_written_in_place, rename_placeholder
 from .hidden_writes import show_hidden_writes
 from .lifted_state import LiftedProgram, functionalize
-from .program_surgery import (
-    assemble,
-    inputs_of,
-    nodes_written_in_place,
-    outputs_of,
-    rename_placeholder,
-)
+from .program_surgery import assemble, inputs_of, outputs_of
 from .refusals import refuse_unfaithful
 from .registered_tensors import Memory, MemoryMap
 from .signatures import (
@@ -127,6 +123,16 @@ def _trace(
             outputs=tuple(tensors),
             call=CallingConvention(in_spec, out_spec, tuple(names)),
         )
+        take_writes_out(
+            program.graph,
+            attributes_of(program.graph_module),
+            name,
+            {
+                clone: fqn
+                for fqn, node in lifted.state_placeholders().items()
+                for clone in node.users
+            },
+        )
         # State is no longer the module's: the program holds it.
         program.state_dict.update(tensors)
     except EtsharedError:
@@ -164,8 +170,15 @@ def _functionalized(name: str, lifted: LiftedProgram) -> LiftedProgram:
 
 
 def _not_exported(name: str, error: Exception) -> EntryPointError:
+    reason = str(error)
+    if "Higher Order Operator: " in reason:
+        reason = (
+            "branches of torch.cond may write state in place; all else has to be"
+            " returned by branches and loops, and be written afterwards."
+            f" {reason}"
+        )
     return EntryPointError(
-        f"entry point '{name}' cannot be exported: {error}", method_name=name
+        f"entry point '{name}' cannot be exported: {reason}", method_name=name
     )
 
 

@@ -1,0 +1,260 @@
+"""Branches of control-flow operators: what they write, and where results lie."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from executorch.exir.delegate import executorch_call_delegate
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
+from .errors import EntryPointError
+from .graph_surgery import (
+    insert_call,
+    memory_owners,
+    nodes_written_in_place,
+    rename_placeholder,
+)
+from .hidden_writes import show_hidden_writes
+from .program_surgery import (
+    Attributes,
+    assemble,
+    buffer_tensor,
+    clone_operator,
+    copy_graph,
+    inputs_of,
+    order_inputs,
+    outputs_of,
+)
+
+_aten = torch.ops.aten
+
+_CONSTANT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def control_flow_nodes(graph: fx.Graph) -> list[fx.Node]:
+    return [
+        node
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.HigherOrderOperator)
+        and node.target is not executorch_call_delegate
+    ]
+
+
+def attributes_of(module: fx.GraphModule) -> Attributes:
+    """Return what the nodes of a graph refer to: branches, and delegates."""
+    return {
+        node.target: operator.attrgetter(node.target)(module)
+        for node in module.graph.nodes
+        if node.op == "get_attr"
+    }
+
+
+def copied_attributes(module: fx.GraphModule) -> Attributes:
+    """Return what the nodes of a graph refer to, with copies of its branches."""
+    attributes = attributes_of(module)
+    for name, value in attributes.items():
+        if isinstance(value, fx.GraphModule):
+            graph = fx.Graph()
+            values = graph.graph_copy(value.graph, {})
+            graph.output(values).meta.update(value.graph.output_node().meta)
+            branch = fx.GraphModule(copied_attributes(value), graph)
+            branch.meta.update(value.meta)
+            attributes[name] = branch
+    return attributes
+
+
+def _branches(node: fx.Node, attributes: Attributes) -> list[fx.GraphModule]:
+    found = [
+        attributes.get(str(n.target))
+        for n in node.all_input_nodes
+        if n.op == "get_attr"
+    ]
+    return [branch for branch in found if isinstance(branch, fx.GraphModule)]
+
+
+def _operands(cond: fx.Node) -> list[Any]:
+    operands = cond.args[3]
+    assert isinstance(operands, tuple | list)
+    return list(operands)
+
+
+def _placeholders(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def take_writes_out(
+    graph: fx.Graph,
+    attributes: Attributes,
+    method_name: str | None,
+    names: Mapping[fx.Node, str],
+) -> None:
+    """Let branches of `torch.cond` return new values of what they write.
+
+    Changes the graph and its branches in place.
+
+    Args:
+        attributes: what the nodes of ``graph`` refer to.
+        method_name: for error messages.
+        names: fqns of nodes that are state, for error messages.
+
+    Raises:
+        EntryPointError: a branch writes what it also gets as another view.
+    """
+    for node in control_flow_nodes(graph):
+        if node.target is not torch.ops.higher_order.cond:
+            continue  # torch traces no writes in loops
+        owners = memory_owners(graph)
+        operands = _operands(node)
+        written: set[int] = set()
+        branches = _branches(node, attributes)
+        for branch in branches:
+            show_hidden_writes(branch.graph)
+            inputs = _placeholders(branch.graph)
+            inner_names = {
+                own: names[owner]
+                for own, operand in zip(inputs, operands, strict=False)
+                if isinstance(operand, fx.Node)
+                for owner in owners[operand] & names.keys()
+            }
+            take_writes_out(
+                branch.graph, attributes_of(branch), method_name, inner_names
+            )
+            in_place = nodes_written_in_place(branch.graph)
+            written |= {i for i, own in enumerate(inputs) if own in in_place}
+        for i in sorted(written):
+            own_memory = owners[operands[i]]
+            fqn = next((names[owner] for owner in own_memory & names.keys()), None)
+            for j, other in enumerate(operands):
+                if j != i and isinstance(other, fx.Node) and owners[other] & own_memory:
+                    raise EntryPointError(
+                        f"entry point '{method_name}' writes '{fqn}' in a branch of"
+                        " torch.cond that uses it under two names or as two views; use"
+                        " one of them there",
+                        method_name=method_name,
+                        fqn=fqn,
+                    )
+        if written:
+            _return_new_values(graph, node, branches, sorted(written))
+
+
+def _return_new_values(
+    graph: fx.Graph, cond: fx.Node, branches: list[fx.GraphModule], written: list[int]
+) -> None:
+    for branch in branches:
+        inputs = _placeholders(branch.graph)
+        output = branch.graph.output_node()
+        values = list(output.args[0])  # type: ignore[arg-type]
+        for i in written:
+            with branch.graph.inserting_after(inputs[-1]):
+                copy = insert_call(branch.graph, _aten.clone.default, inputs[i])
+            _replace(inputs[i], copy)
+            with branch.graph.inserting_before(output):
+                values.append(insert_call(branch.graph, _aten.clone.default, copy))
+        output.args = (tuple(values),)
+        branch.recompile()
+    operands = _operands(cond)
+    results = list(cond.meta["val"])
+    after = cond
+    for i in written:
+        with graph.inserting_after(after):
+            new = graph.call_function(operator.getitem, (cond, len(results)))
+        new.meta["val"] = operands[i].meta["val"]
+        results.append(new.meta["val"])
+        with graph.inserting_after(new):
+            after = insert_call(graph, _aten.copy_.default, operands[i], new)
+    cond.meta["val"] = tuple(results)
+
+
+def _replace(node: fx.Node, copy: fx.Node) -> None:
+    node.replace_all_uses_with(copy, lambda user: user is not copy)
+
+
+def separate_constants(program: ExportedProgram) -> ExportedProgram:
+    """Give control-flow operators inputs of their own for constants.
+
+    1.5.1 cannot delegate an operator whose weight also goes into a branch.
+    """
+    users = control_flow_nodes(program.graph)
+    inputs = inputs_of(program)
+    shared = [
+        (node, spec)
+        for node, spec in inputs
+        if spec.kind in _CONSTANT
+        and 0 < sum(user in users for user in node.users) < len(node.users)
+    ]
+    if not shared:
+        return program
+    graph = program.graph
+    state_dict = dict(program.state_dict)
+    taken: set[str] = set()
+    for node, spec in shared:
+        with graph.inserting_after(node):
+            own = graph.placeholder(node.name)
+        own.meta.update(node.meta)
+        rename_placeholder(own, node.name, taken)
+        node.replace_all_uses_with(own, lambda user: user in users)
+        fqn = f"{spec.target}_in_branches"
+        state_dict[fqn] = buffer_tensor(program, str(spec.target))
+        kind = (
+            InputKind.PARAMETER
+            if spec.kind is InputKind.PARAMETER
+            else InputKind.BUFFER
+        )
+        inputs.append((own, InputSpec(kind, TensorArgument(own.name), fqn, True)))
+    return assemble(
+        program,
+        graph,
+        order_inputs(inputs, []),
+        outputs_of(program),
+        state_dict=state_dict,
+    )
+
+
+def keep_results(program: ExportedProgram) -> ExportedProgram:
+    """Copy the results of control-flow operators out of their branches' memory.
+
+    1.5.1 plans the branches of all operators into one memory and leaves results
+    there, where the next operator overwrites them. The program is not changed.
+    """
+    if _count(program.graph, attributes_of(program.graph_module)) < 2:
+        return program
+    graph, nodes = copy_graph(program)
+    attributes = copied_attributes(program.graph_module)
+    _copy_results(graph, attributes, clone_operator(program))
+    values = graph.output_node().args[0]
+    assert isinstance(values, tuple | list)
+    return assemble(
+        program,
+        graph,
+        [(nodes[node], spec) for node, spec in inputs_of(program)],
+        list(zip(values, program.graph_signature.output_specs, strict=True)),
+        attributes=attributes,
+    )
+
+
+def _count(graph: fx.Graph, attributes: Attributes) -> int:
+    nodes = control_flow_nodes(graph)
+    return len(nodes) + sum(
+        _count(branch.graph, attributes_of(branch))
+        for node in nodes
+        for branch in _branches(node, attributes)
+    )
+
+
+def _copy_results(graph: fx.Graph, attributes: Attributes, clone: Any) -> None:  # noqa: ANN401
+    for node in control_flow_nodes(graph):
+        for branch in _branches(node, attributes):
+            _copy_results(branch.graph, attributes_of(branch), clone)
+            branch.recompile()
+        for result in list(node.users):
+            if not isinstance(result.meta.get("val"), torch.Tensor):
+                continue
+            with graph.inserting_after(result):
+                copy = graph.call_function(clone, (result,))
+            copy.meta.update(result.meta)
+            _replace(result, copy)

@@ -1,0 +1,169 @@
+"""Changes to the graphs of programs, and what they say about memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from executorch.exir.dialects._ops import ops as exir_ops
+from executorch.exir.dialects.edge._ops import EdgeOpOverload
+from torch import fx
+
+_aten = torch.ops.aten
+
+#: In a functional graph these return the value of their argument.
+_IDENTITIES = frozenset(
+    {
+        _aten.clone.default,
+        _aten.alias.default,
+        _aten.detach.default,
+        _aten.lift_fresh_copy.default,
+    }
+)
+
+#: Copies that ExecuTorch 1.5.1 turns into views of their argument's memory.
+_VIEWS_AFTER_PLANNING = frozenset({"aten::view_copy", "aten::_unsafe_view"})
+
+
+def rename_placeholder(node: fx.Node, name: str, taken: set[str]) -> None:
+    """Name a placeholder ``name``, or that with a number if it is taken."""
+    candidate, count = name, 0
+    names = taken | {n.name for n in node.graph.nodes if n is not node}
+    while candidate in names:
+        count += 1
+        candidate = f"{name}_{count}"
+    node.name = candidate
+    node.target = candidate
+
+
+def is_functional(graph: fx.Graph) -> bool:
+    """Tell whether no operator writes into its arguments."""
+    return not any(
+        isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.is_mutable
+        for node in graph.nodes
+    )
+
+
+def memory_owners(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
+    """Map each node to the nodes in whose memory its value lies, itself at least."""
+    owners: dict[fx.Node, set[fx.Node]] = {}
+    for node in graph.nodes:
+        aliased = [value for value, _ in _aliased_inputs(node)]
+        owners[node] = {o for value in aliased for o in owners[value]} or {node}
+    return owners
+
+
+def nodes_written_in_place(graph: fx.Graph) -> set[fx.Node]:
+    """Return nodes whose memory operators write, be it through views of it."""
+    owners = memory_owners(graph)
+    return {
+        owner
+        for node in graph.nodes
+        for value, is_written in _aliased_inputs(node)
+        if is_written
+        for owner in owners[value]
+    }
+
+
+def _aliased_inputs(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
+    """Yield inputs in whose memory a result may lie, and whether it is written."""
+    if node.target is operator.getitem:
+        yield node.all_input_nodes[0], False
+    elif isinstance(node.target, torch._ops.OpOverload):
+        arguments = node.target._schema.arguments
+        for argument, value in zip(arguments, node.args, strict=False):
+            if argument.alias_info is not None:
+                inputs: list[fx.Node] = []
+                fx.map_arg(value, inputs.append)
+                for one in inputs:
+                    yield one, argument.alias_info.is_write
+
+
+def copied_value(node: fx.Node) -> fx.Node | None:
+    """Return what a copy in a functional graph copies, if it can stand for it."""
+    if node.target is _aten.copy.default:
+        destination, source = node.args[:2]
+        assert isinstance(destination, fx.Node) and isinstance(source, fx.Node)
+        old, new = destination.meta["val"], source.meta["val"]
+        same = old.dtype == new.dtype and tuple(old.shape) == tuple(new.shape)
+        return source if same and old.stride() == new.stride() else None
+    layout = node.kwargs.get("memory_format")
+    if node.target in _IDENTITIES and layout in (None, torch.preserve_format):
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        return source
+    return None
+
+
+def relayout_copy(node: fx.Node) -> None:
+    """Replace a copy between layouts, which 1.5.1's kernel does byte by byte."""
+    destination, source = node.args[:2]
+    assert isinstance(destination, fx.Node) and isinstance(source, fx.Node)
+    old, new = destination.meta["val"], source.meta["val"]
+    if old.dtype == new.dtype and old.shape == new.shape and old.is_contiguous():
+        node.target = _aten.clone.default
+        node.args = (source,)
+        node.kwargs = {"memory_format": torch.contiguous_format}
+
+
+def use_contiguous_value(node: fx.Node) -> None:
+    """Let all users of a value take its contiguous copy ``node``, if it is one.
+
+    XNNPACK's lowering in 1.5.1 drops the copy and then fails where both the
+    value and its copy leave the delegate.
+    """
+    if node.target is not _aten.clone.default:
+        return
+    value = node.args[0]
+    if isinstance(value, fx.Node) and value.op != "placeholder":
+        value.append(node)
+        value.replace_all_uses_with(node, delete_user_cb=lambda user: user is not node)
+
+
+def aliased_placeholder(value: object) -> fx.Node | None:
+    """Return the placeholder whose memory ``value`` may lie in, if there is one."""
+    while isinstance(value, fx.Node) and value.op != "placeholder":
+        if not (_is_view(value) or value.target is operator.getitem):
+            return None
+        value = value.args[0] if value.args else None
+    return value if isinstance(value, fx.Node) else None
+
+
+def _is_view(node: fx.Node) -> bool:
+    target = node.target
+    if isinstance(target, EdgeOpOverload):
+        target = target._op
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target.is_view or target._schema.name in _VIEWS_AFTER_PLANNING
+
+
+def insert_call(
+    graph: fx.Graph,
+    target: Any,  # noqa: ANN401
+    *args: Any,  # noqa: ANN401
+    **kwargs: Any,  # noqa: ANN401
+) -> fx.Node:
+    """Insert a call, whose keyword arguments are no nodes, with its meta value."""
+    node = graph.call_function(target, args, kwargs)
+    node.meta["val"] = target(*fx.map_arg(args, lambda n: n.meta["val"]), **kwargs)
+    return node
+
+
+def insert_cast(graph: fx.Graph, value: fx.Node, dtype: torch.dtype) -> fx.Node:
+    """Append a conversion of ``value`` of an edge program."""
+    target = exir_ops.edge.dim_order_ops._to_dim_order_copy.default
+    with graph.inserting_before(graph.output_node()):
+        node = graph.call_function(target, (value,), {"dtype": dtype})
+    node.meta.update(value.meta)
+    node.meta["val"] = value.meta["val"].to(dtype)
+    return node
+
+
+def dtype_of(value: object) -> torch.dtype | None:
+    """Return the dtype of a graph's value, None for what is no tensor."""
+    found = value.meta.get("val") if isinstance(value, fx.Node) else None
+    return found.dtype if isinstance(found, torch.Tensor) else None

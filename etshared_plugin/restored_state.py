@@ -1,0 +1,108 @@
+"""State of a lifted program as mutable buffers again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    InputKind,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+
+from .control_flow import keep_results
+from .graph_surgery import (
+    aliased_placeholder,
+    dtype_of,
+    insert_cast,
+    rename_placeholder,
+)
+from .lifted_state import LiftedProgram
+from .program_surgery import (
+    Inputs,
+    Outputs,
+    assemble,
+    buffer_input,
+    copy_graph,
+    inputs_of,
+    insert_clone,
+    order_inputs,
+    outputs_of,
+)
+
+_NARROW_INTEGERS = frozenset({torch.int32, torch.int16, torch.int8, torch.uint8})
+
+
+def restore(
+    lifted: LiftedProgram,
+    initial_values: Mapping[str, torch.Tensor],
+    result_dtypes: Sequence[torch.dtype | None] = (),
+) -> ExportedProgram:
+    """Make state buffers of a lifted program again; the program is not changed.
+
+    ``initial_values`` are what the emitter takes a buffer's shape and layout
+    from. ``result_dtypes`` are those before lowering to edge, which in 1.5.1
+    widens integers: it makes int64 tensors of Python numbers. User inputs get
+    names that no buffer has: 1.5.1 looks up the target of a write by fqn and
+    argument name at once.
+    """
+    if lifted.program.dialect == "EDGE":
+        lifted = replace(lifted, program=keep_results(lifted.program))
+    program = lifted.program
+    names = {node: fqn for fqn, node in lifted.state_placeholders().items()}
+    graph, nodes = copy_graph(program)
+    taken = {str(spec.target) for _, spec in inputs_of(program)} | set(initial_values)
+    kept: Inputs = []
+    state: Inputs = []
+    for old, spec in inputs_of(program):
+        node = nodes[old]
+        if old in names:
+            node.meta.pop("et_init_buffer", None)  # loading must not write state
+            rename_placeholder(node, "b_" + names[old].replace(".", "_"), taken)
+            state.append((node, buffer_input(node, names[old])))
+        elif spec.kind is not InputKind.USER_INPUT:
+            kept.append((node, spec))
+        elif lifted.anchored:
+            graph.erase_node(node)
+        else:
+            rename_placeholder(node, node.name, taken)
+            kept.append((node, spec))
+    overwritten = {node for node, s in state if s.target in set(lifted.outputs)}
+    buffers = {n for n, s in [*state, *kept] if s.kind is InputKind.BUFFER}
+    outputs: Outputs = []
+    written: set[fx.Node] = set()
+    for position, (old_value, result) in enumerate(outputs_of(program)):
+        value = nodes[old_value] if isinstance(old_value, fx.Node) else old_value
+        if position < len(lifted.outputs):
+            assert isinstance(value, fx.Node)
+            # The writes happen one after another at the very end: they must not
+            # read what an earlier one wrote. 1.5.1 drops a write whose value is
+            # a buffer itself, and torch wants a value of its own for each.
+            if aliased_placeholder(value) in buffers or value in written:
+                value = insert_clone(program, graph, value)
+            written.add(value)
+            fqn = lifted.outputs[position]
+            result = OutputSpec(
+                OutputKind.BUFFER_MUTATION, TensorArgument(value.name), fqn
+            )
+        else:
+            if aliased_placeholder(value) in overwritten:
+                value = insert_clone(program, graph, value)
+            wanted = result_dtypes[position] if result_dtypes else None
+            if dtype_of(value) == torch.int64 and wanted in _NARROW_INTEGERS:
+                value = insert_cast(graph, value, wanted)
+        outputs.append((value, result))
+    used = {fqn: initial_values[fqn] for fqn in lifted.inputs}
+    return assemble(
+        program,
+        graph,
+        order_inputs(kept, state),
+        outputs,
+        state_dict={**program.state_dict, **used},
+        call=lifted.call.signature(),
+    )
