@@ -14,7 +14,7 @@ from .lifted_state import keep
 from .registered_tensors import MemoryMap, refuse_hidden_views
 from .restored_state import restore
 from .signatures import check_names
-from .state import SharedState, select_state
+from .state import SharedState, select_state, with_groups
 from .traced_entry_points import trace
 
 
@@ -58,6 +58,7 @@ def export(
     entry_points: Mapping[str, EntryPoint],
     *,
     state: Sequence[str] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> ExportedEntryPoints:
     """Export methods of ``root`` so that they share weights and state.
 
@@ -67,6 +68,8 @@ def export(
         state: fqns of the buffers and parameters to share, or globs that match
             whole fqns of buffers and of parameters that an entry point writes; by
             default all that any entry point writes.
+        groups: fqns or globs of state by the name of the group that it is in. The
+            state of a group lies together, and a session resets it by that name.
 
     Returns:
         A dict of ExportedPrograms, functional, with their state as mutated
@@ -95,6 +98,7 @@ def export(
         {memory.fqn: memory.aliases for memory in layout},
         {memory.fqn: memory.names for memory in layout},
     )
+    shared = with_groups(shared, groups)
     refuse_hidden_views(
         {memory.fqn: memory.whole for memory in layout if memory.fqn in shared},
         {name: one.program.constants for name, one in lifted.items()},

@@ -19,7 +19,7 @@ from .lifted_state import LiftedProgram, anchor
 from .normalization import use_live_statistics
 from .plain_programs import lift_declared, lift_plain_programs
 from .signatures import check_names
-from .state import RESET_STATE, initial_values_program
+from .state import RESET_STATE, initial_values_program, with_groups
 
 OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
 Partitioners: TypeAlias = OneOrSeveral | Mapping[str, OneOrSeveral]
@@ -34,6 +34,7 @@ def to_edge_transform_and_lower(
     generate_etrecord: bool = False,
     *,
     state: Sequence[str] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
     reset_entry_point: str = RESET_STATE,
 ) -> SharedEdgeProgramManager:
     """Lower entry points as ``executorch.exir`` does, with their state shared.
@@ -48,6 +49,7 @@ def to_edge_transform_and_lower(
             generate_etrecord: as in ``executorch.exir``.
         state: fqns or globs of the buffers to share; by default those that
             ``programs`` was exported with, or all that any program writes.
+        groups: as for :func:`export`.
         reset_entry_point: name of the generated entry point that writes the
             initial values; there is none where there is no state.
 
@@ -73,6 +75,7 @@ def to_edge_transform_and_lower(
         lifted = lift_declared(programs, shared)
     else:
         lifted, shared = lift_plain_programs(programs, state)
+    shared = with_groups(shared, groups)
     if shared:
         if reset_entry_point in {**lifted, **(constant_methods or {})}:
             raise StateError(

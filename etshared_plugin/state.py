@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import torch
@@ -129,6 +129,63 @@ def select_state(
         )
         for fqn in sorted(chosen)
     }
+
+
+def with_groups(
+    state: SharedState, groups: Mapping[str, Sequence[str]] | None
+) -> SharedState:
+    """Put state into groups, each of which lies in memory without a gap.
+
+    Args:
+        groups: by name of the group, fqns or globs of its state. State that none
+            names stays in its group, at first the one without a name.
+
+    Raises:
+        StateError: a pattern matches no state, state is in two groups, or a group
+            has the name of state that is not all of it.
+    """
+    chosen: dict[str, str] = {}
+    for group, patterns in (groups or {}).items():
+        if not isinstance(group, str) or not group or "\0" in group:
+            raise StateError(f"a group of state is named {group!r}, expected a name")
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            found = [
+                fqn
+                for fqn, buffer in state.items()
+                if any(fnmatchcase(n, pattern) for n in (fqn, *buffer.aliases))
+            ]
+            if not found:
+                known = ", ".join(f"'{fqn}'" for fqn in state) or "none"
+                raise StateError(
+                    f"'{pattern}' of group '{group}' matches no shared state; there is"
+                    f" {known}",
+                    fqn=pattern,
+                )
+            for fqn in found:
+                if chosen.setdefault(fqn, group) != group:
+                    raise StateError(
+                        f"'{fqn}' is in the groups '{chosen[fqn]}' and '{group}'; leave"
+                        " it out of one of them",
+                        fqn=fqn,
+                    )
+    grouped = {
+        fqn: replace(buffer, group=chosen.get(fqn, buffer.group))
+        for fqn, buffer in state.items()
+    }
+    _check_group_names(grouped)
+    return grouped
+
+
+def _check_group_names(state: SharedState) -> None:
+    names = {name: b for b in state.values() for name in (b.fqn, *b.aliases)}
+    for group in {buffer.group for buffer in state.values()} & names.keys():
+        members = [buffer for buffer in state.values() if buffer.group == group]
+        if members != [names[group]]:
+            raise StateError(
+                f"group '{group}' has the name of state that is not all of it; rename"
+                " the group",
+                fqn=group,
+            )
 
 
 class _InitialValues(nn.Module):
