@@ -20,6 +20,7 @@ from ..entry_points import ExportedEntryPoints
 from ..errors import EtsharedError, InputError, QuantizationError
 from ..exported_session import ExportedSession, lift_programs, module_of
 from ..lifted_state import LiftedProgram
+from ..restored_state import restore
 from ..signatures import check_names
 from ..state import RESET_STATE, SharedState
 from .constants import Constants
