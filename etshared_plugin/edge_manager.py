@@ -158,7 +158,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             name: restore(
                 replace(one, call=with_serializable_types(one.call)),
                 initial_values,
-                self._lifted[name].result_dtypes(),
+                self._lifted[name],
             )
             for name, one in lifted.items()
         }

@@ -15,6 +15,7 @@ from .control_flow import separate_constants
 from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
 from .entry_points import ExportedEntryPoints
 from .errors import EntryPointError, PartitionError, StateError
+from .layouts import use_contiguous_layouts
 from .lifted_state import LiftedProgram, anchor
 from .normalization import use_live_statistics
 from .plain_programs import lift_declared, lift_plain_programs
@@ -104,7 +105,7 @@ def to_edge_transform_and_lower(
 
 
 def _lowerable(lifted: LiftedProgram) -> LiftedProgram:
-    lifted = use_live_statistics(lifted)
+    lifted = use_live_statistics(use_contiguous_layouts(lifted))
     return anchor(replace(lifted, program=separate_constants(lifted.program)))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -41,18 +42,22 @@ _NARROW_INTEGERS = frozenset({torch.int32, torch.int16, torch.int8, torch.uint8}
 def restore(
     lifted: LiftedProgram,
     initial_values: Mapping[str, torch.Tensor],
-    result_dtypes: Sequence[torch.dtype | None] = (),
+    exported: LiftedProgram | None = None,
 ) -> ExportedProgram:
     """Make state buffers of a lifted program again; the program is not changed.
 
     ``initial_values`` are what the emitter takes a buffer's shape and layout
-    from. ``result_dtypes`` are those before lowering to edge, which in 1.5.1
-    widens integers: it makes int64 tensors of Python numbers. User inputs get
+    from. ``exported`` is the program before lowering to edge, which in 1.5.1
+    widens integers, it makes int64 tensors of Python numbers, and forgets that a
+    size may be 1. User inputs get
     names that no buffer has: 1.5.1 looks up the target of a write by fqn and
     argument name at once.
     """
-    if lifted.program.dialect == "EDGE":
+    result_dtypes: tuple[torch.dtype | None, ...] = ()
+    if exported is not None:
         lifted = replace(lifted, program=keep_results(lifted.program))
+        result_dtypes = exported.result_dtypes()
+        _allow_least_sizes(lifted.program, exported.program.range_constraints)
     program = lifted.program
     names = {node: fqn for fqn, node in lifted.state_placeholders().items()}
     graph, nodes = copy_graph(program)
@@ -106,3 +111,17 @@ def restore(
         state_dict={**program.state_dict, **used},
         call=lifted.call.signature(),
     )
+
+
+def _allow_least_sizes(program: ExportedProgram, exported: Mapping[Any, Any]) -> None:
+    """Let 1.5.1 plan for inputs of size 1 where export allowed it.
+
+    The least size is 2 after lowering, so that the most that ``8 - n`` can be is 6.
+    """
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt):
+                ranges = size.node.shape_env.var_to_range
+                for symbol in size.node.expr.free_symbols & exported.keys():
+                    ranges[symbol] |= exported[symbol]

@@ -1,0 +1,166 @@
+"""State and inputs in channels-last layout, of dynamic sizes, and without elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from eager_comparison import assert_equals_eager, call
+from executorch.exir.backend.partitioner import Partitioner
+from torch import Tensor, nn
+from torch.export import Dim
+
+from etshared_plugin import EntryPoint
+
+Partitioners = Sequence[Partitioner]
+
+
+class Vision(nn.Module):
+    """A convolution with state in channels-last layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4).eval()
+        h = torch.randn(1, 4, 5, 6).to(memory_format=torch.channels_last)
+        self.register_buffer("h", h)
+
+    def smooth(self, x: Tensor) -> Tensor:
+        self.h = self.h * 0.5 + self.norm(self.conv(x))
+        return torch.relu(self.h)
+
+    def add(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.h.add_(self.conv(x))
+        return self.h, x.to(memory_format=torch.channels_last)
+
+    def write_slice(self, x: Tensor) -> Tensor:
+        self.h[:, 1] = x[:, 0]
+        return self.h.mean((2, 3)) + x.mean()
+
+    def get(self) -> Tensor:
+        return self.h
+
+
+@pytest.mark.parametrize(
+    ("model_format", "input_format"),
+    [
+        (torch.contiguous_format, torch.channels_last),
+        (torch.channels_last, torch.contiguous_format),
+        (torch.channels_last, torch.channels_last),
+    ],
+)
+def test_layouts_make_no_difference(
+    partitioner: Partitioners,
+    model_format: torch.memory_format,
+    input_format: torch.memory_format,
+) -> None:
+    torch.manual_seed(0)
+    model = Vision().to(memory_format=model_format)
+    x = torch.randn(1, 3, 5, 6).to(memory_format=input_format)
+    names = ["smooth", "add", "write_slice"]
+    weight = model.conv.weight
+    assert_equals_eager(
+        model,
+        {
+            **{name: EntryPoint(getattr(model, name), (x,)) for name in names},
+            "get": EntryPoint(model.get),
+        },
+        [
+            one
+            for step in (1, -2)
+            for name in names
+            for one in (call(name, step * x), call("get"))
+        ],
+        partitioner,
+    )
+    assert model.conv.weight is weight
+    assert weight.is_contiguous(memory_format=model_format)
+
+
+class Window(nn.Module):
+    """A cache of which a call writes or drops as many rows as its input has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("rows", torch.zeros(2, 8, 3))
+
+    def write(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        self.rows[:, :n] = self.linear(x)
+        return self.rows[:, :n] * 2
+
+    def write_last(self, x: Tensor) -> Tensor:
+        self.rows[:, -x.shape[1] :] = x
+        return self.rows
+
+    def shift(self, x: Tensor) -> Tensor:
+        self.rows = torch.cat([self.rows[:, x.shape[1] :], self.linear(x)], 1)
+        return self.rows.sum(1)
+
+    def mark(self, n: Tensor) -> Tensor:
+        mask = torch.arange(8)[None, :, None] < n
+        self.rows = torch.where(mask, self.rows + 1, self.rows)
+        return mask
+
+
+def test_slices_of_dynamic_size_are_written(partitioner: Partitioners) -> None:
+    torch.manual_seed(0)
+    model = Window()
+    names = ["write", "write_last", "shift"]
+    shapes = {"x": {1: Dim("n", min=1, max=6)}}
+    x = torch.randn(2, 3, 3)
+    assert_equals_eager(
+        model,
+        {
+            **{
+                name: EntryPoint(getattr(model, name), (x,), dynamic_shapes=shapes)
+                for name in names
+            },
+            "mark": EntryPoint(model.mark, (torch.tensor(3),)),
+        },
+        [
+            one
+            for n in (3, 1, 6, 2)
+            for name in names
+            for one in (
+                call(name, torch.randn(2, n, 3)),
+                call("mark", torch.tensor(n)),
+            )
+        ],
+        partitioner,
+    )
+
+
+class Small(nn.Module):
+    """State without elements and without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("empty", torch.zeros(0, 3))
+        self.register_buffer("scale", torch.tensor(1.0))
+        self.register_buffer("count", torch.tensor(2))
+        self.register_buffer("flag", torch.tensor(True))
+
+    def update(self, x: Tensor) -> tuple[Tensor, ...]:
+        self.empty.add_(x)
+        self.scale.mul_(x.sum())
+        self.count += 1
+        self.flag.logical_not_()
+        return self.empty, self.scale, self.count * self.scale, self.flag
+
+    def read(self) -> tuple[Tensor, ...]:
+        chosen = torch.where(self.flag, self.scale, -self.scale)
+        return self.empty + 1, chosen, torch.cat([self.empty, self.empty])
+
+
+def test_state_may_have_no_elements_or_dimensions(partitioner: Partitioners) -> None:
+    model = Small()
+    x = torch.ones(3)
+    assert_equals_eager(
+        model,
+        {"update": EntryPoint(model.update, (x,)), "read": EntryPoint(model.read)},
+        [call("read"), call("update", x), call("read"), call("update", -x)],
+        partitioner,
+    )
