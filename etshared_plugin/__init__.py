@@ -13,6 +13,7 @@ from .errors import EtsharedError
 
 if TYPE_CHECKING:
     from .backends.xnnpack_partitioner import SharedXnnpackPartitioner
+    from .bound_state import Bind
     from .edge_manager import SharedEdgeProgramManager
     from .entry_points import EntryPoint, ExportedEntryPoints, export
     from .lowering import to_edge_transform_and_lower
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bind",
     "EntryPoint",
     "EtsharedError",
     "ExportedEntryPoints",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Bind": "bound_state",
     "EntryPoint": "entry_points",
     "ExportedEntryPoints": "entry_points",
     "PackedCache": "runtime",

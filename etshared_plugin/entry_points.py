@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.export import ExportedProgram
 
+from .bound_state import Bind, BoundState
 from .errors import EntryPointError
 from .lifted_state import keep
 from .registered_tensors import MemoryMap, refuse_hidden_views
@@ -31,12 +32,15 @@ class EntryPoint:
         kwargs: example keyword inputs.
         dynamic_shapes: as for `torch.export.export`, by the names of the
             function's own arguments.
+        binds: state that the function takes and returns, by name: it is shared, and
+            no input or output of the entry point.
     """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] | None = None
     dynamic_shapes: Any = None
+    binds: Mapping[str, Bind] | None = None
 
 
 class ExportedEntryPoints(dict[str, ExportedProgram]):
@@ -85,8 +89,13 @@ def export(
     check_names(entry_points)
     if isinstance(state, str):
         state = [state]
-    memories = MemoryMap(root)
-    lifted, layout = trace(root, entry_points, memories, memories.named_by(state or ()))
+    bound = BoundState(root, entry_points)
+    if state is not None:
+        state = [*state, *bound.values]
+    memories = MemoryMap(root, bound.tensors())
+    lifted, layout = trace(
+        root, bound.entry_points, memories, memories.named_by(state or ())
+    )
     written_by: dict[str, list[str]] = {}
     for name, program in lifted.items():
         for fqn in program.outputs:

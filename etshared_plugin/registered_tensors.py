@@ -107,10 +107,13 @@ class MemoryMap:
 
     Args:
         root: the module whose buffers and parameters are looked at.
+        more: tensors that count as if they were registered in it.
     """
 
-    def __init__(self, root: nn.Module) -> None:
-        self.tensors = registered_tensors(root)
+    def __init__(
+        self, root: nn.Module, more: Iterable[RegisteredTensor] = ()
+    ) -> None:
+        self.tensors = [*registered_tensors(root), *more]
         self._families = {
             id(member): family
             for family in _families(self.tensors)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..bound_state import BoundState
 from ..entry_points import EntryPoint, export
 from ..errors import EtsharedError
 from ..lowering import Partitioners, to_edge_transform_and_lower
@@ -98,11 +99,12 @@ def assert_matches_eager(
     data = bytes(edge.to_executorch(config).buffer)
     program = load(data, tensors="torch", types=types)
     generator = random.Random(seed)
+    unbound = BoundState(root, entry_points).entry_points
     for _ in range(sequences if calls is None else 1):
         drawn = calls
         if drawn is None:
             records = program._records
-            drawn = draw_calls(root, entry_points, records, length, generator, inputs)
+            drawn = draw_calls(root, unbound, records, length, generator, inputs)
         outcomes = eager_outcomes(
             root, entry_points, drawn, parameters=sorted(exported.state)
         )

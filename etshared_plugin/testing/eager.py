@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..bound_state import BoundState
 from ..entry_points import EntryPoint
 from ..errors import InputError
 from ..signatures import bind
@@ -68,6 +69,8 @@ def eager_outcomes(
         InputError: a call names no entry point, or does not fit its signature.
     """
     eager, methods = _deep_copy(root, dict(entry_points))
+    bound_state = BoundState(eager, methods)
+    methods = bound_state.entry_points
     outcomes = []
     for one in calls:
         if one.name not in methods:
@@ -86,6 +89,7 @@ def eager_outcomes(
             if name in parameters
         }
         state.update(eager.named_buffers(remove_duplicate=False))
+        state.update(bound_state.values)
         outcomes.append(
             Outcome(one, pytree.tree_leaves(inputs), result, _copied(state))
         )

@@ -1,0 +1,302 @@
+"""State that methods take and return, ``y, new = step(x, old)``, made shared state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from .errors import EntryPointError, StateError
+from .registered_tensors import RegisteredTensor, registered_tensors
+from .signatures import bind
+from .state import tensor_kind
+
+if TYPE_CHECKING:
+    from .entry_points import EntryPoint
+
+#: An index or a key, or several that lead into nested containers.
+Path: TypeAlias = "int | str | tuple[int | str, ...]"
+
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Which argument and which result of a method are one piece of state.
+
+    Both may be nested containers of tensors: each tensor then is state of its own,
+    named after the bind and its place in them, such as ``cache.0.k``. The example
+    argument holds the initial values.
+
+    Args:
+        input: position or name of the argument that takes the old value; None for
+            a method that does not look at it.
+        output: where in the result the new value is: an index or key, or a tuple
+            of them that leads there, ``()`` for the whole result; None for a method
+            that leaves the state as it is. A tuple of which one element is left is
+            returned as that element.
+    """
+
+    input: int | str | None = None
+    output: Path | None = None
+
+
+class BoundState:
+    """The state that entry points are bound to.
+
+    Args:
+        root: the module that the entry points belong to.
+        entry_points: with their binds.
+
+    Attributes:
+        entry_points: the same without binds: their functions take and return what
+            is left, and keep the state in ``values``.
+        values: by fqn, what is the state now; at first copies of the examples.
+
+    Raises:
+        StateError: entry points bind one name to different values, nothing has its
+            initial value, nothing writes it, or a buffer has its name.
+        EntryPointError: a bind names no argument.
+    """
+
+    def __init__(self, root: nn.Module, entry_points: Mapping[str, EntryPoint]) -> None:
+        self.values: dict[str, Any] = {}
+        self._initial: dict[str, torch.Tensor] = {}
+        self._specs: dict[str, pytree.TreeSpec] = {}
+        self._fqns: dict[str, list[str]] = {}
+        bound = {name: one for name, one in entry_points.items() if one.binds}
+        functions = {
+            name: self._declare(root, name, one) for name, one in bound.items()
+        }
+        self._check(root, bound)
+        self.entry_points = {
+            name: functions[name](one) if name in bound else one
+            for name, one in entry_points.items()
+        }
+        self.values.update(self._initial)
+
+    def tensors(self) -> list[RegisteredTensor]:
+        """Return the state as if it were registered in the module."""
+        return [
+            RegisteredTensor(tensor, (fqn,), ((self.values, fqn),))
+            for fqn, tensor in self._initial.items()
+        ]
+
+    def _declare(
+        self, root: nn.Module, name: str, entry_point: EntryPoint
+    ) -> Callable[[EntryPoint], EntryPoint]:
+        """Take in the example values; return what unbinds the entry point."""
+        function, given = bind(
+            root, name, entry_point.fn, entry_point.args, entry_point.kwargs or {}
+        )
+        arguments = dict(given.arguments)
+        parameters = {
+            key: _argument(name, key, one, given.signature, arguments)
+            for key, one in (entry_point.binds or {}).items()
+            if one.input is not None
+        }
+        for key, parameter in parameters.items():
+            self._add(name, key, arguments.pop(parameter))
+        binds = dict(entry_point.binds or {})
+        taken = set(parameters.values())
+        signature = given.signature.replace(
+            parameters=[
+                p for p in given.signature.parameters.values() if p.name not in taken
+            ]
+        )
+
+        def unbound(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            own = signature.bind(*args, **kwargs)
+            call = inspect.BoundArguments(
+                given.signature,
+                {
+                    p: self._value(next(k for k, v in parameters.items() if v == p))
+                    if p in taken
+                    else own.arguments[p]
+                    for p in given.signature.parameters
+                    if p in taken or p in own.arguments
+                },
+            )
+            result = function(*call.args, **call.kwargs)
+            return self._keep(name, binds, result)
+
+        unbound.__signature__ = signature  # type: ignore[attr-defined]
+
+        def without_binds(one: EntryPoint) -> EntryPoint:
+            rest = inspect.BoundArguments(signature, arguments)
+            shapes = one.dynamic_shapes
+            if isinstance(shapes, Mapping):
+                shapes = {k: v for k, v in shapes.items() if k not in taken}
+            elif isinstance(shapes, (tuple, list)):
+                names = zip(given.arguments, shapes, strict=False)
+                shapes = tuple(shape for k, shape in names if k not in taken)
+            return replace(
+                one,
+                fn=unbound,
+                args=rest.args,
+                kwargs=rest.kwargs,
+                dynamic_shapes=shapes,
+                binds=None,
+            )
+
+        return without_binds
+
+    def _add(self, name: str, key: str, example: object) -> None:
+        paths, spec = pytree.tree_flatten_with_path(example)
+        fqns = [".".join([key, *map(_step, path)]) for path, _ in paths]
+        for fqn, (_, leaf) in zip(fqns, paths, strict=True):
+            if not isinstance(leaf, torch.Tensor):
+                raise StateError(
+                    f"entry point '{name}' binds '{fqn}' to {type(leaf).__name__},"
+                    " expected a tensor",
+                    method_name=name,
+                    fqn=fqn,
+                )
+            known = self._initial.setdefault(fqn, leaf.detach().clone())
+            if tensor_kind(known) != tensor_kind(leaf) or not torch.equal(known, leaf):
+                raise StateError(
+                    f"entry point '{name}' binds '{fqn}' with another example value"
+                    f" ({tensor_kind(leaf)}) than an entry point before"
+                    f" ({tensor_kind(known)}); the example is the initial value, so"
+                    " give the same one",
+                    method_name=name,
+                    fqn=fqn,
+                )
+        if self._specs.setdefault(key, spec) != spec:
+            raise StateError(
+                f"entry point '{name}' binds '{key}' to {_one_line(spec)}, an entry"
+                f" point before to {_one_line(self._specs[key])}",
+                method_name=name,
+                fqn=key,
+            )
+        self._fqns[key] = fqns
+
+    def _check(self, root: nn.Module, bound: Mapping[str, EntryPoint]) -> None:
+        taken = {name for tensor in registered_tensors(root) for name in tensor.names}
+        for fqn in self._initial:
+            if fqn in taken:
+                raise StateError(
+                    f"'{fqn}' is the name of bound state and of a buffer or parameter;"
+                    " bind another name",
+                    fqn=fqn,
+                )
+        written = set()
+        for name, one in bound.items():
+            for key, its in (one.binds or {}).items():
+                written |= {key} if its.output is not None else set()
+                if key not in self._specs:
+                    raise StateError(
+                        f"entry point '{name}' binds '{key}', which no entry point has"
+                        " as an input: nothing reads it, and nothing says what it"
+                        " starts with",
+                        method_name=name,
+                        fqn=key,
+                    )
+        for key in self._specs.keys() - written:
+            raise StateError(
+                f"no entry point has '{key}' as an output, so that it would never"
+                " change; leave out the bind, or name the output",
+                fqn=key,
+            )
+
+    def _value(self, key: str) -> Any:  # noqa: ANN401
+        leaves = [self.values[fqn] for fqn in self._fqns[key]]
+        return pytree.tree_unflatten(leaves, self._specs[key])
+
+    def _keep(self, name: str, binds: Mapping[str, Bind], result: Any) -> Any:  # noqa: ANN401
+        """Make parts of a result the state; return the rest."""
+        paths = []
+        for key, one in binds.items():
+            if one.output is not None:
+                path = one.output if isinstance(one.output, tuple) else (one.output,)
+                self._assign(name, key, _part(name, key, result, path))
+                paths.append(path)
+        rest = _rest(result, paths)
+        return None if rest is _NOTHING else rest
+
+    def _assign(self, name: str, key: str, value: object) -> None:
+        leaves, spec = pytree.tree_flatten(value)
+        if spec != self._specs[key]:
+            raise StateError(
+                f"entry point '{name}' returns {_one_line(spec)} for '{key}', expected"
+                f" {_one_line(self._specs[key])} as its example input",
+                method_name=name,
+                fqn=key,
+            )
+        for fqn, leaf in zip(self._fqns[key], leaves, strict=True):
+            self.values[fqn] = leaf
+
+
+def _argument(
+    name: str,
+    key: str,
+    one: Bind,
+    signature: inspect.Signature,
+    arguments: Mapping[str, object],
+) -> str:
+    """Return the name of a bound argument."""
+    names = list(arguments)
+    chosen = one.input
+    if isinstance(chosen, int) and -len(names) <= chosen < len(names):
+        chosen = names[chosen]
+    kinds = {p: signature.parameters[p].kind for p in names}
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if chosen not in names or kinds[str(chosen)] in variadic:
+        raise EntryPointError(
+            f"entry point '{name}' binds '{key}' to its input {one.input!r}, expected"
+            f" the position or name of an argument with an example: {', '.join(names)}",
+            method_name=name,
+        )
+    return str(chosen)
+
+
+def _part(name: str, key: str, result: Any, path: tuple[int | str, ...]) -> Any:  # noqa: ANN401
+    for step in path:
+        try:
+            result = result[step]
+        except (IndexError, KeyError, TypeError) as error:
+            raise EntryPointError(
+                f"entry point '{name}' binds '{key}' to output {path}, and its result"
+                f" has no {step!r} there",
+                method_name=name,
+            ) from error
+    return result
+
+
+def _rest(result: Any, paths: Collection[tuple[int | str, ...]]) -> Any:  # noqa: ANN401
+    """Return what is left without the parts at ``paths``, or ``_NOTHING``."""
+    if () in paths:
+        return _NOTHING
+    if not paths:
+        return result
+    if isinstance(result, dict):
+        items = dict(result)
+    else:
+        items = dict(enumerate(result))
+        paths = [(int(path[0]) % len(items), *path[1:]) for path in paths]
+    for step in {path[0] for path in paths}:
+        items[step] = _rest(items[step], [p[1:] for p in paths if p[0] == step])
+    left = {step: value for step, value in items.items() if value is not _NOTHING}
+    if not left:
+        return _NOTHING
+    if isinstance(result, dict):
+        return left
+    if isinstance(result, list):
+        return list(left.values())
+    return next(iter(left.values())) if len(left) == 1 else tuple(left.values())
+
+
+def _one_line(spec: pytree.TreeSpec) -> str:
+    return " ".join(str(spec).split())
+
+
+def _step(key: Any) -> str:  # noqa: ANN401
+    for attribute in ("idx", "key", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
