@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from .errors import EntryPointError, StateError
+from .nested_values import NoPartError, part, without_parts
 from .registered_tensors import RegisteredTensor, registered_tensors
 from .signatures import bind
 from .state import tensor_kind
 
 if TYPE_CHECKING:
     from .entry_points import EntryPoint
-
-#: An index or a key, or several that lead into nested containers.
-Path: TypeAlias = "int | str | tuple[int | str, ...]"
-
-_NOTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class Bind:
     """
 
     input: int | str | None = None
-    output: Path | None = None
+    output: int | str | tuple[int | str, ...] | None = None
 
 
 class BoundState:
@@ -214,10 +210,16 @@ class BoundState:
         for key, one in binds.items():
             if one.output is not None:
                 path = one.output if isinstance(one.output, tuple) else (one.output,)
-                self._assign(name, key, _part(name, key, result, path))
+                try:
+                    self._assign(name, key, part(result, path))
+                except NoPartError as error:
+                    raise EntryPointError(
+                        f"entry point '{name}' binds '{key}' to output"
+                        f" {one.output!r}, and its result {error}",
+                        method_name=name,
+                    ) from error
                 paths.append(path)
-        rest = _rest(result, paths)
-        return None if rest is _NOTHING else rest
+        return without_parts(result, paths)
 
     def _assign(self, name: str, key: str, value: object) -> None:
         leaves, spec = pytree.tree_flatten(value)
@@ -253,42 +255,6 @@ def _argument(
             method_name=name,
         )
     return str(chosen)
-
-
-def _part(name: str, key: str, result: Any, path: tuple[int | str, ...]) -> Any:  # noqa: ANN401
-    for step in path:
-        try:
-            result = result[step]
-        except (IndexError, KeyError, TypeError) as error:
-            raise EntryPointError(
-                f"entry point '{name}' binds '{key}' to output {path}, and its result"
-                f" has no {step!r} there",
-                method_name=name,
-            ) from error
-    return result
-
-
-def _rest(result: Any, paths: Collection[tuple[int | str, ...]]) -> Any:  # noqa: ANN401
-    """Return what is left without the parts at ``paths``, or ``_NOTHING``."""
-    if () in paths:
-        return _NOTHING
-    if not paths:
-        return result
-    if isinstance(result, dict):
-        items = dict(result)
-    else:
-        items = dict(enumerate(result))
-        paths = [(int(path[0]) % len(items), *path[1:]) for path in paths]
-    for step in {path[0] for path in paths}:
-        items[step] = _rest(items[step], [p[1:] for p in paths if p[0] == step])
-    left = {step: value for step, value in items.items() if value is not _NOTHING}
-    if not left:
-        return _NOTHING
-    if isinstance(result, dict):
-        return left
-    if isinstance(result, list):
-        return list(left.values())
-    return next(iter(left.values())) if len(left) == 1 else tuple(left.values())
 
 
 def _one_line(spec: pytree.TreeSpec) -> str:
