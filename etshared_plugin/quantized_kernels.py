@@ -23,7 +23,7 @@ def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> Non
             importlib.import_module("executorch.kernels.quantized")
         elif namespace == "torchao":
             raise LoweringError(
-                f"entry point '{method_name}' has {node.target}, which no partitioner"
+                f"entry point '{method_name}' has {node.target._op}, which no partitioner"
                 " takes and ExecuTorch 1.5.1 has no kernel for; quantize in a way that"
                 " the backend computes with (XNNPACK: 8-bit dynamic activations with"
                 " 4- or 8-bit weights), or leave the layer as it is",

@@ -148,14 +148,12 @@ def _calibrate(
     sizes = [len(one) if isinstance(one, Sized) else None for one in sources]
     total = None if None in sizes else sum(filter(None, sizes))
     for one in _shown(calls, total):
-        try:
-            name, args, *rest = one
-            (kwargs,) = rest or ({},)
-        except (TypeError, ValueError):
+        if not isinstance(one, tuple | list) or len(one) not in (2, 3):
             raise InputError(
                 f"a call of the calibration is {one!r}, expected (name, args) or"
                 " (name, args, kwargs)"
-            ) from None
+            )
+        name, args, kwargs = (*one, {})[:3]
         if not isinstance(args, tuple | list):
             raise InputError(
                 f"calibration of entry point '{name}': args are a"
