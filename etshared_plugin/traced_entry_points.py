@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from .control_flow import attributes_of, take_writes_out
 from .errors import EntryPointError, EtsharedError, StateError
-from .graph_surgery import nodes_written_in_place, rename_placeholder
+from .graph_surgery import memory_owners, nodes_written_in_place, rename_placeholder
 from .hidden_writes import show_hidden_writes
 from .lifted_state import LiftedProgram, functionalize
 from .program_surgery import assemble, inputs_of, outputs_of
@@ -133,6 +133,7 @@ def _trace(
                 for clone in node.users
             },
         )
+        _refuse_strides(name, lifted, layout)
         # State is no longer the module's: the program holds it.
         program.state_dict.update(tensors)
     except EtsharedError:
@@ -146,6 +147,33 @@ def _trace(
         frozenset(in_place),
         tuple(method.merged),
     )
+
+
+def _refuse_strides(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:
+    """Refuse `as_strided` of what the program keeps in another layout."""
+    graph = lifted.program.graph
+    placeholders = lifted.state_placeholders()
+    kept_otherwise = {
+        clone: f"'{memory.fqn}'"
+        for memory in layout
+        if not memory.whole.is_contiguous()
+        for clone in placeholders[memory.fqn].users
+    }
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            if not value.is_contiguous():
+                kept_otherwise[node] = "an input or weight"
+    owners = memory_owners(graph)
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.as_strided.default:
+            for owner in owners[node] & kept_otherwise.keys():
+                raise EntryPointError(
+                    f"entry point '{name}' uses as_strided on {kept_otherwise[owner]},"
+                    " which is not contiguous, but is in the program; index it, or"
+                    " make it contiguous",
+                    method_name=name,
+                )
 
 
 def _written_in_place(lifted: LiftedProgram) -> set[str]:

@@ -101,9 +101,10 @@ class TracedMethod(nn.Module):
                 value = _value(method_name, member, found[member])
                 if value is not live[member] or substitution.has_new_data(value):
                     value = substitution.current(value)
-                    _check_assignment(method_name, memory, member, value)
+                    _check_assignment(method_name, memory, member)
                     values[memory.fqn] = value
                     assigned.add(memory.fqn)
+            _check_kind(method_name, memory, values[memory.fqn])
             if memory.fqn not in assigned and _storage(whole) != storages[memory.fqn]:
                 raise EntryPointError(
                     f"entry point '{method_name}' gives '{memory.fqn}' other memory,"
@@ -160,7 +161,7 @@ def _value(
 
 
 def _check_assignment(
-    method_name: str, memory: Memory, member: RegisteredTensor, value: torch.Tensor
+    method_name: str, memory: Memory, member: RegisteredTensor
 ) -> None:
     if len(memory.members) > 1:
         other = next(m for m in memory.members if m is not member)
@@ -171,14 +172,17 @@ def _check_assignment(
             method_name=method_name,
             fqn=member.fqn,
         )
-    old = tensor_kind(member.tensor)
+
+
+def _check_kind(method_name: str, memory: Memory, value: torch.Tensor) -> None:
+    old = tensor_kind(memory.whole)
     if tensor_kind(value) != old:
         raise StateError(
-            f"entry point '{method_name}' changes '{member.fqn}' from {old} to"
+            f"entry point '{method_name}' changes '{memory.fqn}' from {old} to"
             f" {tensor_kind(value)}; state keeps its shape and dtype, so register it"
             " at its largest size and write into a slice",
             method_name=method_name,
-            fqn=member.fqn,
+            fqn=memory.fqn,
         )
 
 

@@ -193,12 +193,13 @@ class Dtypes(nn.Module):
         return [getattr(self, f"{name}_3d") for name in DTYPES]
 
 
-def test_buffers_may_have_any_dtype_and_be_tied() -> None:
+def test_buffers_may_have_any_dtype_and_be_tied(partitioner: Partitioners) -> None:
     model = Dtypes()
     program = assert_equals_eager(
         model,
         {"flip": EntryPoint(model.flip), "read": EntryPoint(model.read)},
         [call("read"), call("flip"), call("read"), call("flip"), call("read")],
+        partitioner,
     )
     session = program.session()
     session.flip()

@@ -203,6 +203,10 @@ class StoredAndReturned(nn.Module):
         self.h += x
         return old, kept, self.h.t()
 
+    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        self.h.add_(x)
+        return self.h, self.h, self.h[0, 1:], x, x.view(4), x[:, :2], self.k
+
     def unchanged(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.h, x
 
@@ -214,7 +218,7 @@ def test_a_stored_value_may_be_returned(partitioner: Partitioners) -> None:
     torch.manual_seed(0)
     model = StoredAndReturned()
     x = torch.randn(1, 4)
-    names = ["stored", "views", "old_and_new", "unchanged", "smooth"]
+    names = ["stored", "views", "old_and_new", "parts", "unchanged", "smooth"]
     assert_equals_eager(
         model,
         {name: EntryPoint(getattr(model, name), (x,)) for name in names},

@@ -29,6 +29,18 @@ class Faulty(nn.Module):
     def drop(self, x: Tensor) -> None:
         self.h = None
 
+    def resize(self, x: Tensor) -> Tensor:
+        return self.h.resize_(3)
+
+    def set_memory(self, x: Tensor) -> None:
+        self.h.set_(x)
+
+    def new_attribute(self, x: Tensor) -> None:
+        self.result = x * 2
+
+    def train_mode(self, x: Tensor) -> None:
+        self.train(not self.training)
+
     def write_plain(self, x: Tensor) -> None:
         self.plain += x
 
@@ -46,6 +58,10 @@ class Faulty(nn.Module):
         ("grow", StateError, r"'grow' changes 'h' from float32\[2\] to .*\[4\]"),
         ("retype", StateError, r"'retype' changes 'h' .* to float64\[2\]"),
         ("drop", StateError, "'drop' leaves 'h' as NoneType"),
+        ("resize", StateError, r"'resize' changes 'h' from .*\[2\] to float32\[3\]"),
+        ("set_memory", EntryPointError, "'set_memory' gives 'h' other memory, which"),
+        ("new_attribute", EntryPointError, "'new_attribute' changes 'result'"),
+        ("train_mode", EntryPointError, "'train_mode' changes 'training'"),
         (
             "write_plain",
             EntryPointError,
@@ -102,6 +118,29 @@ def test_state_is_chosen_by_names_and_globs() -> None:
         export(model, entry_points, state=["h", "k"])
     with pytest.raises(StateError, match="'fine' writes buffer 'h', which 'state' lea"):
         export(model, entry_points, state=["g"])
+
+
+class Strided(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.arange(6.0).view(2, 3).t())
+        self.register_buffer("g", torch.arange(6.0).view(2, 3))
+
+    def state(self) -> Tensor:
+        return self.h.as_strided((2,), (1,), 1)
+
+    def argument(self, x: Tensor) -> Tensor:
+        return x.as_strided((2,), (1,), 1) + self.g.as_strided((2,), (1,), 1)
+
+
+def test_strides_that_a_program_has_otherwise_are_refused() -> None:
+    model = Strided()
+    with pytest.raises(EntryPointError, match="'state' uses as_strided on 'h', which"):
+        export(model, {"state": EntryPoint(model.state)})
+    message = "'argument' uses as_strided on an input or weight, which is not contig"
+    with pytest.raises(EntryPointError, match=message):
+        export(model, {"argument": EntryPoint(model.argument, (model.h,))})
+    export(model, {"argument": EntryPoint(model.argument, (model.g,))})
 
 
 def test_no_entry_point_is_an_error() -> None:
