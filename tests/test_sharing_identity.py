@@ -8,6 +8,10 @@ import pytest
 import torch
 from eager_comparison import lower
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+    XNNPACKQuantizer,
+    get_symmetric_quantization_config,
+)
 from torch import nn
 
 import etshared_plugin as etshared
@@ -133,3 +137,51 @@ def test_a_convolution_shares_with_one_of_the_same_parameters_only(stride: int) 
     x = torch.ones(1, 3, 8, 8)
     context = context_of(model, plain=(model.plain, x), strided=(model.strided, x))
     assert len(weights_of(context, "conv.weight")) == stride
+
+
+class Heads(nn.Module):
+    """Layers with equal weights, as new heads that start with zeros have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.linspace(-1, 1, 64).reshape(8, 8)
+        self.heads = nn.ModuleList(nn.Linear(8, 8, bias=i < 2) for i in range(3))
+        for i, head in enumerate(self.heads):
+            head.weight.data = weight.clone()
+            if i < 2:
+                head.bias.data = torch.full((8,), 10.0 * (i + 1))
+
+    def low(self, x: torch.Tensor) -> torch.Tensor:
+        return self.heads[0](x)
+
+    def high(self, x: torch.Tensor) -> torch.Tensor:
+        return self.heads[1](x)
+
+    def bare(self, x: torch.Tensor) -> torch.Tensor:
+        return self.heads[2](x)
+
+    def both(self, x: torch.Tensor) -> torch.Tensor:
+        return self.heads[0](x) - 2 * self.heads[1](torch.relu(x))
+
+
+def test_dynamically_quantized_layers_share_with_the_same_bias_only() -> None:
+    model, x = Heads().eval(), torch.linspace(-1, 1, 8)[None]
+    names = ("low", "high", "bare", "both")
+    exported = etshared.export(
+        model, {name: etshared.EntryPoint(getattr(model, name), (x,)) for name in names}
+    )
+    quantizer = XNNPACKQuantizer().set_global(
+        get_symmetric_quantization_config(is_per_channel=True, is_dynamic=True)
+    )
+    edge = etshared.to_edge_transform_and_lower(
+        etshared.quantize(exported, quantizer), partitioner=[XnnpackPartitioner()]
+    )
+    data = bytes(edge.to_executorch().buffer)
+    shared, alone = (
+        etshared.load(data, tensors="torch", packed_weights=packed).session()
+        for packed in (True, False)
+    )
+    for name in names:
+        expected = alone[name](x)
+        torch.testing.assert_close(expected, getattr(model, name)(x), rtol=0, atol=0.1)
+        assert torch.equal(shared[name](x), expected), name

@@ -13,10 +13,12 @@ import hashlib
 from .xnnpack_payload import Node, Payload, Value
 
 #: Names the rules below; whoever changes them must change every identity.
-_RULES = "etshared XNNPACK identity 1"
+_RULES = "etshared XNNPACK identity 2"
 
-#: The operand that an operator packs; a bias is packed beside it, and the cache
-#: has its name next to the weight's.
+#: How the payload calls the quantization of an input that is quantized at run time.
+_DYNAMIC = "PerTokenDynamicQuant"
+
+#: The operand that an operator packs, with the bias in it.
 _PACKED_OPERANDS = {
     "XNNFullyConnected": "filter",
     "XNNConv2d": "filter",
@@ -51,7 +53,23 @@ def _facts(payload: Payload, node: Node, packed: str) -> tuple[object, ...]:
         for role, value in sorted(node.operands.items())
         if role != "bias"
     ]
-    return node.kind, node.parameters, tuple(operands)
+    return node.kind, node.parameters, tuple(operands), _bias_fact(payload, node)
+
+
+def _bias_fact(payload: Payload, node: Node) -> str:
+    """Return which bias is packed, where the name in the cache does not say so.
+
+    The name is that of the weight followed by that of the bias, but operators on
+    dynamically quantized inputs look up the weight alone.
+    """
+    values = [payload.values[value] for value in node.operands.values()]
+    bias = node.operands.get("bias")
+    if bias is None or not any(
+        value.quantization is not None and value.quantization.kind == _DYNAMIC
+        for value in values
+    ):
+        return ""
+    return payload.keys.get(payload.values[bias].constant, "")
 
 
 def _meaning(payload: Payload, value: Value, *, with_sizes: bool) -> tuple[object, ...]:
