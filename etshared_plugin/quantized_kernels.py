@@ -23,10 +23,10 @@ def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> Non
             importlib.import_module("executorch.kernels.quantized")
         elif namespace == "torchao":
             raise LoweringError(
-                f"entry point '{method_name}' has {node.target._op}, which no partitioner"
-                " takes and ExecuTorch 1.5.1 has no kernel for; quantize in a way that"
-                " the backend computes with (XNNPACK: 8-bit dynamic activations with"
-                " 4- or 8-bit weights), or leave the layer as it is",
+                f"entry point '{method_name}' has {node.target._op}, which no"
+                " partitioner takes and ExecuTorch 1.5.1 has no kernel for; quantize"
+                " in a way that the backend computes with (XNNPACK: dynamic 8-bit"
+                " activations with 4- or 8-bit weights), or leave the layer as it is",
                 method_name=method_name,
             )
 

@@ -107,9 +107,6 @@ def exported() -> etshared.ExportedEntryPoints:
 
 @functools.cache
 def quantized(way: str) -> etshared.ExportedEntryPoints:
-    """Return the quantized model, or the float one for "float"."""
-    if way == "float":
-        return exported()
     calibration = [(c.name, c.args) for c in calls(1, 200)] if way != "dynamic" else []
     return etshared.quantize(exported(), quantizer(way), calibration)
 

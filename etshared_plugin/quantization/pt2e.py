@@ -13,8 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import fx
 from torch.export import ExportedProgram
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer
-from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+from torchao.quantization.pt2e.quantizer import Quantizer
 
 from ..entry_points import ExportedEntryPoints
 from ..errors import EtsharedError, InputError, QuantizationError
@@ -23,11 +22,10 @@ from ..lifted_state import LiftedProgram
 from ..restored_state import restore
 from ..signatures import check_names
 from ..state import RESET_STATE, SharedState
-from .constants import Constants
+from .faithful_quantizer import FaithfulQuantizer
 from .folding import program_of
 from .observers import (
     Observations,
-    argument,
     observe_constants,
     observer_nodes,
     share_observers,
@@ -112,24 +110,11 @@ def quantize(
 
 
 def _prepared(name: str, lifted: LiftedProgram, quantizer: Quantizer) -> fx.GraphModule:
-    module = module_of(lifted.program)
-    _keep_as_they_are(module)
     with _torchao_errors(name):
-        prepared: fx.GraphModule = prepare_pt2e(module, quantizer)
+        prepared: fx.GraphModule = prepare_pt2e(
+            module_of(lifted.program), FaithfulQuantizer(quantizer)
+        )
     return prepared
-
-
-def _keep_as_they_are(module: fx.GraphModule) -> None:
-    """Keep layers whose weights come from outside from being annotated.
-
-    Fixed ranges would cut off the values that state takes later, and no backend
-    packs such weights.
-    """
-    constants = Constants(module)
-    for node in module.graph.nodes:
-        operands = (argument(node, "weight"), argument(node, "bias"))
-        if any(isinstance(o, fx.Node) and o not in constants for o in operands):
-            node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(_annotated=True)
 
 
 def _calibrate(
