@@ -110,9 +110,7 @@ class MemoryMap:
         more: tensors that count as if they were registered in it.
     """
 
-    def __init__(
-        self, root: nn.Module, more: Iterable[RegisteredTensor] = ()
-    ) -> None:
+    def __init__(self, root: nn.Module, more: Iterable[RegisteredTensor] = ()) -> None:
         self.tensors = [*registered_tensors(root), *more]
         self._families = {
             id(member): family
