@@ -15,11 +15,12 @@ from ..hookspecs import (
     hookimpl,
 )
 from ._generated.xnnpack_graph import XNNDatatype as _D
-from .xnnpack_identity import packed_identities
+from .xnnpack_identity import packed_operands
 from .xnnpack_payload import Payload
 
 if TYPE_CHECKING:
     import torch
+    from executorch.exir.backend.partitioner import Partitioner
     from executorch.exir.lowered_backend_module import LoweredBackendModule
 
     from .xnnpack_partitioner import SharedXnnpackPartitioner
@@ -28,6 +29,7 @@ __all__ = [
     "SharedXnnpackPartitioner",
     "etshared_describe_delegate",
     "etshared_identify_constants",
+    "etshared_wrap_partitioner",
 ]
 
 _BACKEND_ID = "XnnpackBackend"
@@ -60,6 +62,13 @@ def __getattr__(name: str) -> object:
 
 
 @hookimpl
+def etshared_wrap_partitioner(partitioner: Partitioner) -> Partitioner:
+    from .xnnpack_constants import ConstantsApartPartitioner
+
+    return ConstantsApartPartitioner(partitioner)
+
+
+@hookimpl
 def etshared_describe_delegate(
     lowered_module: LoweredBackendModule,
 ) -> DelegateDescription | None:
@@ -78,7 +87,9 @@ def etshared_identify_constants(
     if lowered_module.backend_id != _BACKEND_ID:
         return None
     payload = Payload(lowered_module.processed_bytes)
-    identities = packed_identities(payload)
+    identities: dict[int, set[str]] = {}
+    for operand in packed_operands(payload):
+        identities.setdefault(operand.constant, set()).add(operand.identity)
     # Where operators pack one constant in two ways, one name would stand for both.
     is_shareable = all(len(several) == 1 for several in identities.values())
     changed = {i: min(several) for i, several in identities.items() if is_shareable}

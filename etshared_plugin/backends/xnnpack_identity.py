@@ -9,6 +9,8 @@ identity takes in everything that decides what packing makes of the bytes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from .xnnpack_payload import Node, Payload, Value
 
@@ -28,22 +30,33 @@ _PACKED_OPERANDS = {
 }
 
 
-def packed_identities(payload: Payload) -> dict[int, set[str]]:
-    """Return the identities of each packed constant, by the constant's index.
+@dataclass(frozen=True, slots=True)
+class PackedOperand:
+    """A constant that a node packs.
 
-    A constant has more than one where operators pack it in different ways.
+    ``node`` is the node's position, ``role`` what it calls the operand, ``value``
+    the operand's id, ``constant`` the constant's index.
     """
-    found: dict[int, set[str]] = {}
-    for node in payload.nodes:
-        operand = _PACKED_OPERANDS.get(node.kind)
-        if operand is None:
+
+    node: int
+    role: str
+    value: int
+    constant: int
+    identity: str
+
+
+def packed_operands(payload: Payload) -> Iterator[PackedOperand]:
+    """Yield the constants that nodes pack, with their identities."""
+    for position, node in enumerate(payload.nodes):
+        role = _PACKED_OPERANDS.get(node.kind)
+        if role is None:
             continue
-        constant = payload.values[node.operands[operand]].constant
+        value = node.operands[role]
+        constant = payload.values[value].constant
         if constant:
-            facts = (_RULES, payload.keys[constant], _facts(payload, node, operand))
+            facts = (_RULES, payload.keys[constant], _facts(payload, node, role))
             identity = hashlib.sha256(repr(facts).encode()).hexdigest()
-            found.setdefault(constant, set()).add(identity)
-    return found
+            yield PackedOperand(position, role, value, constant, identity)
 
 
 def _facts(payload: Payload, node: Node, packed: str) -> tuple[object, ...]:

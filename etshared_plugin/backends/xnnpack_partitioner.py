@@ -10,6 +10,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
 )
 
 from ..partitioner import SharedStatePartitioner
+from .xnnpack_constants import ConstantsApartPartitioner
 
 
 class SharedXnnpackPartitioner(SharedStatePartitioner):
@@ -29,4 +30,5 @@ class SharedXnnpackPartitioner(SharedStatePartitioner):
         method_name: str | None = None,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(XnnpackPartitioner(**options), state, method_name=method_name)
+        inner = ConstantsApartPartitioner(XnnpackPartitioner(**options))
+        super().__init__(inner, state, method_name=method_name)

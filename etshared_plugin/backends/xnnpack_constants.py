@@ -1,0 +1,93 @@
+"""Constants of XNNPACK's delegates, apart for uses that want them in other ways.
+
+XNNPACK's lowering in 1.5.1 writes a constant once for all operators of a delegate,
+as the first one wants it: with the input channels last, with the output channels
+first or, a bias, in the scale of the input. Where another operator wants it in
+another way, results are wrong without an error, or the delegate cannot be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from executorch.backends.xnnpack.utils.quant_utils import is_dequant
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.dialects._ops import ops as exir_ops
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from ..program_surgery import inputs_of
+
+_aten = exir_ops.edge.aten
+
+#: Operators that want a constant in a way that their own arguments tell.
+_PRODUCTS = (
+    _aten.addmm.default,
+    _aten.convolution.default,
+    _aten.linear.default,
+    _aten.mm.default,
+)
+
+_CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+#: ExecuTorch gives each user a copy of a constant that has no user with its own tag.
+_APART = "etshared_constants_apart"
+
+
+class ConstantsApartPartitioner(Partitioner):  # type: ignore[misc]
+    """Lets ``inner`` partition, and tags constants that uses want in several ways."""
+
+    def __init__(self, inner: Partitioner) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[fx.Node], bool] | None]:
+        kept: tuple[list[torch._ops.OpOverload], Callable[[fx.Node], bool] | None]
+        kept = self.inner.ops_to_not_decompose(ep)
+        return kept
+
+    def transform_for_pre_decomposition(self, ep: ExportedProgram) -> ExportedProgram:
+        transformed: ExportedProgram = self.inner.transform_for_pre_decomposition(ep)
+        return transformed
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        result = self.inner.partition(exported_program)
+        tags = {
+            tag: spec
+            for tag, spec in result.partition_tags.items()
+            if spec.backend_id == XnnpackBackend.__name__
+        }
+        apart = [
+            node
+            for node, spec in inputs_of(result.tagged_exported_program)
+            if spec.kind in _CONSTANTS
+            and node.meta.get("delegation_tag") in tags
+            and len({_way(user, node) for user in node.users}) > 1
+        ]
+        if not apart:
+            return result
+        for node in apart:
+            node.meta["delegation_tag"] = _APART
+        delegation = next(iter(tags.values()))
+        return replace(
+            result, partition_tags={**result.partition_tags, _APART: delegation}
+        )
+
+
+def _way(user: fx.Node, constant: fx.Node) -> object:
+    """Return what is equal for users that want a constant in the same way."""
+    arguments = [one for one in user.args if isinstance(one, fx.Node)]
+    if user.target not in _PRODUCTS or any(is_dequant(one) for one in arguments):
+        return user
+    settings = tuple(
+        (position, repr(argument))
+        for position, argument in enumerate(user.args)
+        if argument is constant or not isinstance(argument, fx.Node | type(None))
+    )
+    return user.target, settings
