@@ -162,8 +162,8 @@ def etshared_native_libraries() -> Iterable[str] | None:
 def etshared_check(report: ProgramReport) -> Iterable[Finding] | None:
     """Look for faults in a program that only this plugin can see.
 
-    Called by ``verify`` after its own checks, for files that can be read. One
-    that raises becomes an error among the findings.
+    Called by ``verify`` after its own checks, and by ``inspect``, for files that
+    can be read. One that raises becomes an error among the findings.
 
     :param report: what the file holds.
     :return: findings, in the order to print them, or None.

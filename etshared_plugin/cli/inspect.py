@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..inspection import EntryPointReport, ProgramReport, ValueReport, inspect_program
+from .findings import plugin_findings, print_findings
 from .printing import (
     human_nbytes,
     number,
@@ -38,6 +40,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     report = inspect_program(arguments.file)
+    findings = (*report.findings, *plugin_findings(report))
+    report = dataclasses.replace(report, findings=findings)
     if arguments.json:
         print_json(report.to_json())
         return 0
@@ -55,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         _print_delegates(console, report)
     if report.arenas:
         _print_arenas(console, report)
+    if report.findings:
+        console.print()
+        print_findings(console, report.findings)
     return 0
 
 

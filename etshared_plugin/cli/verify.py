@@ -7,17 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..context import SharedContext
-from ..errors import PluginError
 from ..inspection import Finding, Severity, inspect_program, verify_program
-from ..plugins import plugin_manager
 from ..pte import PteFile
+from .findings import plugin_findings, print_findings
 from .printing import print_json, printable, stdout_console
-
-_STYLES = {
-    Severity.ERROR: "bold red",
-    Severity.WARNING: "yellow",
-    Severity.NOTE: "dim",
-}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,13 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     def plugins_check(
         program: PteFile, context: SharedContext | None
     ) -> Iterator[Finding]:
-        for _, found in plugin_manager().items_by_plugin(
-            "etshared_check", Finding, report=inspect_program(arguments.file)
-        ):
-            if isinstance(found, PluginError):
-                yield Finding(Severity.ERROR, "plugin", str(found))
-            else:
-                yield from found
+        yield from plugin_findings(inspect_program(arguments.file))
 
     findings = verify_program(arguments.file, checks=[plugins_check])
     is_sound = all(finding.severity is not Severity.ERROR for finding in findings)
@@ -61,13 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print(path: Path, findings: Iterable[Finding], is_sound: bool) -> None:
     console = stdout_console()
-    for finding in findings:
-        place = f"{finding.place}: " if finding.place else ""
-        console.print(
-            f"{finding.severity.value} [{finding.code}] "
-            + printable(f"{place}{finding.message}"),
-            style=_STYLES[finding.severity],
-            soft_wrap=True,
-        )
+    print_findings(console, findings)
     verdict = "sound" if is_sound else "not sound"
     console.print(f"{printable(str(path))}: {verdict}", soft_wrap=True)

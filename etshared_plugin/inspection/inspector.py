@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from .report import (
     ValueReport,
     WeightReport,
 )
+from .stored_twice import weights_stored_twice
 
 #: Sizes of inputs where there is no record.
 _UNKNOWN = InputSizes()
@@ -44,7 +46,11 @@ def inspect_program(path: str | Path) -> ProgramReport:
     if recorded is None or problem:
         status = "damaged" if problem else "missing"
         return _report(path, program, derive_context(program), status, problem)
-    return _report(path, program, recorded, "present", "")
+    report = _report(path, program, recorded, "present", "")
+    repeated = weights_stored_twice(recorded, program)
+    return dataclasses.replace(
+        report, findings=tuple(weight.finding for weight in repeated)
+    )
 
 
 def _contradiction(context: SharedContext, program: PteFile) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
+
+from .findings import Finding
 
 #: Version of what :meth:`ProgramReport.to_json` returns.
 REPORT_VERSION = 1
@@ -113,6 +116,7 @@ class ProgramReport:
 
     ``record`` is "present", "missing" or "damaged"; without a good one the report
     holds what the program's plans tell, and ``record_problem`` says what is wrong.
+    ``findings`` tell what could be shared and is not, as far as the record knows.
     """
 
     path: str
@@ -125,6 +129,7 @@ class ProgramReport:
     weights: tuple[WeightReport, ...]
     delegates: tuple[DelegateReport, ...]
     arenas: tuple[ArenaReport, ...]
+    findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report of dicts, lists, strings and numbers."""
@@ -137,4 +142,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
         return {key: _plain(item) for key, item in sorted(value.items())}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
     return value

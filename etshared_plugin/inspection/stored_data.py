@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..context import CONTEXT_KEY, SharedContext, Weight
 from ..execution_plan import ExecutionPlan
 from ..pte import PteFile
 from .agreement import Problem, recorded_plans
-
-# Below this a second copy is not worth a note.
-_WORTH_NBYTES = 1024
+from .stored_twice import WORTH_NBYTES
 
 
 def delegate_problems(context: SharedContext, program: PteFile) -> Iterator[Problem]:
@@ -74,8 +72,13 @@ def weight_problems(context: SharedContext, program: PteFile) -> Iterator[Proble
                 )
 
 
-def repeated_data(program: PteFile) -> Iterator[Problem]:
-    """Yield data that the program stores more than once."""
+def repeated_data(program: PteFile, known: Iterable[bytes]) -> Iterator[Problem]:
+    """Yield data that the program stores more than once.
+
+    Args:
+        known: digests of data whose second copy needs no word.
+    """
+    known = set(known)
     places: dict[int, list[str]] = {}
     for key, segment in program.named_data_segments.items():
         if key != CONTEXT_KEY:
@@ -87,17 +90,19 @@ def repeated_data(program: PteFile) -> Iterator[Problem]:
         (data, f"a constant of method '{name}'")
         for data, name in _distinct_constants(program)
     ]
-    stored = [item for item in stored if len(item[0]) >= _WORTH_NBYTES]
+    stored = [item for item in stored if len(item[0]) >= WORTH_NBYTES]
     sizes = Counter(len(data) for data, _ in stored)
     first: dict[bytes, str] = {}
     for data, name in stored:
         if sizes[len(data)] == 1:
             continue
         digest = _digest(data)
-        if digest in first:
-            yield name, f"its {len(data)} bytes are stored again as {first[digest]}"
-        else:
+        if digest not in first:
             first[digest] = name
+        elif digest in known:
+            known.remove(digest)
+        else:
+            yield name, f"its {len(data)} bytes are stored again as {first[digest]}"
 
 
 def _distinct_constants(program: PteFile) -> Iterator[tuple[memoryview, str]]:

@@ -19,6 +19,7 @@ from .agreement import (
 )
 from .findings import Finding, Severity
 from .stored_data import delegate_problems, repeated_data, weight_problems
+from .stored_twice import weights_stored_twice
 
 #: A further check, for example a plugin's; the record is None where there is none.
 Check = Callable[[PteFile, SharedContext | None], Iterable[Finding]]
@@ -42,7 +43,7 @@ def verify_program(
         if isinstance(cause.__cause__, OSError):
             raise
         return (Finding(Severity.ERROR, "program-damaged", str(cause)),)
-    found = list(_program_findings(program))
+    found = list(_errors("arena-overflow", overflow_problems(program)))
     context = None
     try:
         context = program.shared_context()
@@ -50,6 +51,7 @@ def verify_program(
         found.append(Finding(Severity.ERROR, "record-invalid", str(cause)))
     else:
         found += _record_findings(context, program)
+    found += _repetitions(context, program)
     for check in checks:
         found += check(program, context)
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
@@ -58,9 +60,11 @@ def verify_program(
 _ORDER = {severity: index for index, severity in enumerate(Severity)}
 
 
-def _program_findings(program: PteFile) -> Iterator[Finding]:
-    yield from _errors("arena-overflow", overflow_problems(program))
-    for place, message in repeated_data(program):
+def _repetitions(context: SharedContext | None, program: PteFile) -> Iterator[Finding]:
+    weights = [] if context is None else weights_stored_twice(context, program)
+    yield from (weight.finding for weight in weights)
+    digests = [weight.digest for weight in weights]
+    for place, message in repeated_data(program, digests):
         yield Finding(Severity.NOTE, "stored-twice", message, place)
 
 
