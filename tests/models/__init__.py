@@ -1,0 +1,1 @@
+"""Models as people write them, with small random weights."""
