@@ -62,7 +62,7 @@ def test_a_second_start_changes_nothing_of_the_file(tmp_path: Path) -> None:
     assert_right(program)
     file = use.packed_file(tmp_path)
     facts = facts_of(file)
-    assert stat.S_IMODE(os.stat(file).st_mode) == 0o444
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o400
     for expected in ("unchanged", "verified", "unchanged"):
         if expected == "verified":
             use.stamp_of(file).unlink()
@@ -149,6 +149,35 @@ def test_a_directory_may_have_a_long_path(tmp_path: Path) -> None:
     program = load(directory)
     assert origin(program) == "unchanged"
     assert_right(program)
+
+
+def test_a_file_is_no_more_open_than_its_program(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.pte"
+    path.write_bytes(programs.mixed()[0])
+    for mode, expected in ((0o640, 0o440), (0o755, 0o444), (0o600, 0o400)):
+        path.chmod(mode)
+        directory = tmp_path / f"{mode:o}"
+        assert origin(etshared.load(path, packed_cache=directory)) == "written"
+        file = use.packed_file(directory)
+        assert stat.S_IMODE(file.stat().st_mode) == expected
+        # Others may read that a file was verified, where they may read the file.
+        umask = os.umask(0)
+        os.umask(umask)
+        stamp = use.stamp_of(file)
+        assert stat.S_IMODE(stamp.stat().st_mode) == 0o644 & ~umask
+
+
+def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = load(Path("cache"))
+    found = program.stats().packed_file
+    assert found is not None and found.path == use.packed_file(tmp_path / "cache")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for home in ("relative", "~"):
+        monkeypatch.setenv("HOME", home)
+        with pytest.raises(InputError, match="no home directory for a packed cache"):
+            etshared.PackedCache().entries()
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 def test_true_is_the_users_cache_directory(

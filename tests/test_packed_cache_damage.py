@@ -22,7 +22,7 @@ from program_builders import edited
 
 import etshared_plugin as etshared
 from etshared_plugin.errors import ProgramFormatError
-from etshared_plugin.runtime import packed_directory
+from etshared_plugin.runtime import packed_lock
 
 _FOOTER_NBYTES = 20
 
@@ -262,7 +262,7 @@ def test_a_directory_that_cannot_be_made_is_done_without(tmp_path: Path) -> None
 def test_a_lock_that_is_not_given_back_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_directory, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(packed_lock, "LOCK_SECONDS", 0.05)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     program, warning = load_warned(tmp_path)
@@ -341,9 +341,16 @@ def test_permissions_are_obeyed_and_done_without(tmp_path: Path) -> None:
     # XNNPACK's weight cache may not open the file for writing, and is quiet.
     said, errors = _unprivileged(program, directory)
     assert said == "unchanged" and "XNNWeightsCache" not in errors
+    # What may not be read may be intact.
     path.chmod(0)
+    inode = path.stat().st_ino
     said, _ = _unprivileged(program, directory)
-    assert said.startswith(f"written|'{path}' was damaged: it cannot be opened: Perm")
+    assert said == (
+        f"None|packed weights are not kept in '{directory}': Permission denied; they "
+        "are packed in memory"
+    )
+    assert path.stat().st_ino == inode
+    path.chmod(0o400)
     # A directory that may only be read serves, but is not written to.
     use.stamp_of(path).unlink()
     directory.chmod(0o555)

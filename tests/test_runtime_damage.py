@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runtime_programs as programs
+from program_builders import stock_program
 from runtime_programs import Backend
 
 import etshared_plugin as etshared
@@ -25,11 +26,13 @@ from etshared_plugin.context import (
 from etshared_plugin.errors import (
     ContextFormatError,
     ExecutorchError,
+    InputError,
     ProgramFormatError,
     RuntimeFailure,
 )
 from etshared_plugin.inspection import inspect_program, verify_program
 from etshared_plugin.pte import PteFile
+from etshared_plugin.runtime import SharedProgram
 
 
 def _context(data: bytes) -> SharedContext:
@@ -52,6 +55,40 @@ def test_a_path_that_cannot_be_read_says_why(tmp_path: Path) -> None:
                 read(path)
             assert str(error.value) == f"cannot read '{path}': {problem}"
             assert error.value.path == path
+
+
+def test_a_path_is_bytes(tmp_path: Path) -> None:
+    data = stock_program(delegated=False)
+
+    class Encoded(os.PathLike[bytes]):
+        def __fspath__(self) -> bytes:
+            return os.fsencode(tmp_path / "encoded.pte")
+
+    path = tmp_path / os.fsdecode(b"not \xff utf-8.pte")
+    for one in (path, str(path), Encoded()):
+        with pytest.raises(ProgramFormatError, match="cannot read '.*': No such") as e:
+            etshared.load(one)
+        expected = Path(os.fsdecode(os.fspath(one)))
+        assert e.value.path == expected
+        expected.write_bytes(data)
+        assert etshared.load(one).path == expected
+        expected.unlink()
+
+
+def test_a_program_is_a_path_or_bytes(tmp_path: Path) -> None:
+    data = stock_program(delegated=False)
+    names = etshared.load(data).entry_points
+    for one in (
+        bytearray(data),
+        memoryview(data),
+        memoryview(data + data)[: len(data)],
+    ):
+        assert etshared.load(one).entry_points == names
+    for wrong in (None, 5, 1.5, [data], "\ud800.pte", object()):
+        with pytest.raises(InputError, match="is no path of a program"):
+            etshared.load(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a program is str, expected bytes"):
+        SharedProgram.from_bytes("a.pte")  # type: ignore[arg-type]
 
 
 def test_a_path_with_a_nul_is_not_cut_short(tmp_path: Path) -> None:

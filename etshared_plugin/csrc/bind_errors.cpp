@@ -34,7 +34,9 @@ void raise(const FailureError& error) {
       failure.kind == FailureKind::kProgramFormat ||
       failure.kind == FailureKind::kContextFormat) {
     if (!error.path.empty()) {
-      options["path"] = nb::module_::import_("pathlib").attr("Path")(error.path);
+      const nb::bytes path(error.path.data(), error.path.size());
+      options["path"] = nb::module_::import_("pathlib").attr("Path")(
+          nb::module_::import_("os").attr("fsdecode")(path));
     }
   } else {
     if (!failure.method_name.empty()) {

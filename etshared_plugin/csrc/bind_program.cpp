@@ -67,7 +67,8 @@ void bind_program(nb::module_& module) {
       module, "Program", "A verified program, mapped or owned.")
       .def_static(
           "open",
-          [](const std::string& path, bool packed_weights) {
+          [](const nb::bytes& given_path, bool packed_weights) {
+            const std::string path(given_path.c_str(), given_path.size());
             const WithoutGil unlocked;
             return open_bytes(FileBytes::map(path), packed_weights, path);
           },
@@ -158,10 +159,17 @@ void bind_program(nb::module_& module) {
       .def(
           "use_packed_file",
           [](const PyProgram& self, int descriptor) {
-            const WithoutGil unlocked;
-            return self.loader->use_file(descriptor);
+            FileUse use;
+            {
+              const WithoutGil unlocked;
+              use = self.loader->use_file(descriptor);
+            }
+            return nb::make_tuple(use.is_intact, to_text(use.problem));
           },
-          "descriptor"_a);
+          "descriptor"_a,
+          nb::sig(
+              "def use_packed_file(self, descriptor: int) -> tuple[bool, str]"),
+          "Whether the file could be read, and why it is not used.");
 }
 
 } // namespace etshared::runtime

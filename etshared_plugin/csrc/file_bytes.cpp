@@ -30,32 +30,28 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::map(
     return cannot_read(path, "a path has no NUL character");
   }
   // Opening a pipe would wait for its writer.
-  const int descriptor =
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
+  OwnedDescriptor descriptor(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (descriptor.number() < 0) {
     return cannot_read(path, std::strerror(errno));
   }
   struct stat status = {};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor);
+  if (::fstat(descriptor.number(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return cannot_read(
         path,
         S_ISDIR(status.st_mode) ? std::strerror(EISDIR) : "Not a regular file");
   }
   const auto size = static_cast<size_t>(status.st_size);
   if (size == 0) {
-    ::close(descriptor);
     return empty(quoted(path));
   }
-  void* data =
-      ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, /*offset=*/0);
+  void* data = ::mmap(
+      nullptr, size, PROT_READ, MAP_PRIVATE, descriptor.number(), /*offset=*/0);
   if (data == MAP_FAILED) {
-    const Failure failure = cannot_read(path, std::strerror(errno));
-    ::close(descriptor);
-    return failure;
+    return cannot_read(path, std::strerror(errno));
   }
-  return std::shared_ptr<const FileBytes>(
-      new FileBytes(descriptor, static_cast<uint8_t*>(data), size));
+  return std::shared_ptr<const FileBytes>(new FileBytes(
+      std::move(descriptor), static_cast<uint8_t*>(data), size));
 }
 
 Outcome<std::shared_ptr<const FileBytes>> FileBytes::copy(
@@ -64,20 +60,16 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::copy(
   if (size == 0) {
     return empty("the program");
   }
-  int descriptor = ::memfd_create("etshared-program", MFD_CLOEXEC);
-  if (descriptor >= 0 &&
-      ::ftruncate(descriptor, static_cast<off_t>(size)) != 0) {
-    ::close(descriptor);
-    descriptor = -1;
+  OwnedDescriptor descriptor(::memfd_create("etshared-program", MFD_CLOEXEC));
+  if (descriptor.number() >= 0 &&
+      ::ftruncate(descriptor.number(), static_cast<off_t>(size)) != 0) {
+    descriptor = OwnedDescriptor();
   }
   const int flags =
-      descriptor >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  void* memory =
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+      descriptor.number() >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* memory = ::mmap(
+      nullptr, size, PROT_READ | PROT_WRITE, flags, descriptor.number(), 0);
   if (memory == MAP_FAILED) {
-    if (descriptor >= 0) {
-      ::close(descriptor);
-    }
     return Failure{
         FailureKind::kExecutorch,
         concat("cannot allocate ", size, " bytes for the program"),
@@ -86,18 +78,25 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::copy(
   }
   std::memcpy(memory, data, size);
   ::mprotect(memory, size, PROT_READ);
-  return std::shared_ptr<const FileBytes>(
-      new FileBytes(descriptor, static_cast<uint8_t*>(memory), size));
+  return std::shared_ptr<const FileBytes>(new FileBytes(
+      std::move(descriptor), static_cast<uint8_t*>(memory), size));
 }
 
 FileBytes::~FileBytes() {
   ::munmap(data_, size_);
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-  }
 }
 
 Mapping FileBytes::map_again(size_t offset, size_t size) const {
+  if (!descriptor_.is_ours()) {
+    void* copy = ::mmap(
+        nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) {
+      return {};
+    }
+    std::memcpy(copy, data_ + offset, size);
+    ::mprotect(copy, size, PROT_READ);
+    return {copy, size, 0};
+  }
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t skipped = offset % page;
   void* start = ::mmap(
@@ -105,7 +104,7 @@ Mapping FileBytes::map_again(size_t offset, size_t size) const {
       skipped + size,
       PROT_READ,
       MAP_SHARED,
-      descriptor_,
+      descriptor_.number(),
       static_cast<off_t>(offset - skipped));
   return start == MAP_FAILED ? Mapping()
                              : Mapping(start, skipped + size, skipped);

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "failure.h"
+#include "owned_descriptor.h"
 
 namespace etshared::runtime {
 
@@ -55,16 +57,16 @@ class FileBytes {
     return size_;
   }
 
-  /// The same memory at another address; nothing when that cannot be had. The
-  /// range must lie inside.
+  /// The same bytes at another address, where possible without a copy; nothing
+  /// when that cannot be had. The range must lie inside.
   Mapping map_again(size_t offset, size_t size) const;
 
  private:
-  FileBytes(int descriptor, uint8_t* data, size_t size)
-      : descriptor_(descriptor), data_(data), size_(size) {}
+  FileBytes(OwnedDescriptor descriptor, uint8_t* data, size_t size)
+      : descriptor_(std::move(descriptor)), data_(data), size_(size) {}
 
-  /// What is mapped; negative when the memory has no descriptor.
-  int descriptor_;
+  /// What is mapped, if it has a descriptor.
+  OwnedDescriptor descriptor_;
   uint8_t* data_;
   size_t size_;
 };

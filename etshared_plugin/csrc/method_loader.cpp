@@ -68,15 +68,16 @@ Status MethodLoader::plan(bool packs_once) {
 Outcome<std::unique_ptr<LoadedMethod>> MethodLoader::load(
     size_t method,
     Owner& owner) {
-  const Plan& plan = plans_[method];
+  Plan& plan = plans_[method];
   if (plan.may_share) {
     const std::lock_guard lock(mutex_);
     pack_unless_done();
-    if (plan.is_shared) {
+    if (can_share(plan)) {
       if (!owner.number_) {
         owner.number_ = take_number();
       }
       const Stopwatch stopwatch;
+      const QuietWeightCache quiet;
       auto loaded = load_shared(
           method, owner.arenas_, &owner.allocator_,
           memory_->path(*owner.number_));
@@ -91,6 +92,18 @@ Outcome<std::unique_ptr<LoadedMethod>> MethodLoader::load(
   return loaded;
 }
 
+bool MethodLoader::can_share(Plan& plan) {
+  if (!plan.is_shared) {
+    return false;
+  }
+  // It may come and go, with the number of descriptors that are free.
+  std::string obstacle = memory_->obstacle();
+  const bool can_share = obstacle.empty();
+  const std::lock_guard lock(stats_mutex_);
+  plan.stats.obstacle = std::move(obstacle);
+  return can_share;
+}
+
 Outcome<std::unique_ptr<LoadedMethod>> MethodLoader::load_shared(
     size_t method,
     et::HierarchicalAllocator* arenas,
@@ -99,7 +112,6 @@ Outcome<std::unique_ptr<LoadedMethod>> MethodLoader::load_shared(
   BackendOptions options = plans_[method].options;
   options.set_xnnpack(kWeightCacheOption, true);
   options.set_xnnpack(kPackedCachePathOption, text_option(path));
-  const QuietWeightCache quiet;
   const ConstantAddresses::Scope scope(program_->constant_addresses());
   return LoadedMethod::load(
       *program_, method, arenas, allocator, std::move(options));

@@ -36,7 +36,8 @@ struct MethodStats {
   /// What earlier methods had packed, or used from the file.
   uint64_t num_reused = 0;
   uint64_t reused_nbytes = 0;
-  /// Why sessions pack for themselves; empty when they share, or may yet.
+  /// Why sessions pack for themselves, or the latest did; empty when they share,
+  /// or may yet.
   std::string obstacle;
 };
 
@@ -46,6 +47,14 @@ struct Packing {
   bool is_shared;
   /// Why not all that may share could be packed; empty when it was.
   std::string failure;
+};
+
+/// What has become of a file with packed weights.
+struct FileUse {
+  /// Whether the weight cache could read it.
+  bool is_intact;
+  /// Why it is not used; empty when it is.
+  std::string problem;
 };
 
 /// Loads the methods of a program, with weights that XNNPACK packs once for all
@@ -113,9 +122,9 @@ class MethodLoader {
   int packed_descriptor();
 
   /// Takes the packed weights of a file that holds those of this program. No
-  /// session may have loaded anything yet. False when the file cannot be used,
-  /// and then nothing has changed.
-  bool use_file(int descriptor);
+  /// session may have loaded anything yet. When the file cannot be used, nothing
+  /// has changed.
+  FileUse use_file(int descriptor);
 
  private:
   struct Plan {
@@ -135,6 +144,7 @@ class MethodLoader {
   void count_load(size_t method, double seconds);
 
   // The caller holds mutex_ in all of these.
+  bool can_share(Plan& plan);
   Outcome<std::unique_ptr<LoadedMethod>> load_shared(
       size_t method,
       et::HierarchicalAllocator* arenas,

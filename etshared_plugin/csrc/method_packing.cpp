@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "arenas.h"
 #include "method_loader.h"
 #include "stopwatch.h"
+#include "weight_cache_log.h"
 
 namespace etshared::runtime {
 namespace {
@@ -72,7 +74,10 @@ void MethodLoader::pack_unless_done() {
   auto memory = PackedMemory::create();
   std::string obstacle = memory == nullptr
       ? concat("no memory can be shared: ", std::strerror(errno))
-      : pack_into(*memory);
+      : memory->obstacle();
+  if (obstacle.empty()) {
+    obstacle = pack_into(*memory);
+  }
   if (obstacle.empty() && !memory->finish()) {
     obstacle = concat(
         "its packed weights cannot be made final: ", std::strerror(errno));
@@ -86,6 +91,7 @@ void MethodLoader::pack_unless_done() {
   for (Plan& plan : plans_) {
     if (plan.may_share) {
       plan.is_shared = false;
+      plan.stats = {};
       plan.stats.obstacle = obstacle;
     }
   }
@@ -106,9 +112,14 @@ std::string MethodLoader::pack_into(PackedMemory& memory) {
       continue;
     }
     const Stopwatch stopwatch;
+    const QuietWeightCache quiet;
     auto loaded = load_shared(
         i, &allocator, &runtime_allocator, memory.path(kPackerNumber));
     const double seconds = stopwatch.seconds();
+    // The cache has packed the rest elsewhere, for this load alone.
+    if (const std::string error = quiet.first_error(); !error.empty()) {
+      return concat("not all of its weights could be packed: ", error);
+    }
     PackedIndex after = read_packed_index(memory.descriptor());
     const std::lock_guard lock(stats_mutex_);
     MethodStats& stats = plan.stats;
@@ -130,22 +141,30 @@ std::string MethodLoader::pack_into(PackedMemory& memory) {
     }
     before = std::move(after);
   }
+  // A method that fails may do so between writing weights and their index.
+  const PackedIndex kept = read_packed_index(memory.descriptor());
+  if (!std::includes(kept.begin(), kept.end(), before.begin(), before.end())) {
+    return concat("its packed weights are lost: ", packing_failure_);
+  }
   return {};
 }
 
-bool MethodLoader::use_file(int descriptor) {
+FileUse MethodLoader::use_file(int descriptor) {
   const std::lock_guard lock(mutex_);
   const PackedIndex index = read_packed_index(descriptor);
   if (index.empty()) {
-    return false;
+    return {false, "XNNPACK's weight cache cannot read it"};
   }
   auto memory = PackedMemory::open_again(descriptor);
-  if (memory == nullptr) {
-    return false;
+  const std::string obstacle = memory == nullptr
+      ? concat("it cannot be opened again: ", std::strerror(errno))
+      : memory->obstacle();
+  if (!obstacle.empty()) {
+    return {true, obstacle};
   }
   memory_ = std::move(memory);
   if (has_packed_) {
-    return true;
+    return {true, {}};
   }
   has_packed_ = true;
   std::set<std::string> used;
@@ -165,7 +184,7 @@ bool MethodLoader::use_file(int descriptor) {
       stats.obstacle = kNothingPacked;
     }
   }
-  return true;
+  return {true, {}};
 }
 
 } // namespace etshared::runtime

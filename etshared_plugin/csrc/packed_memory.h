@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "owned_descriptor.h"
+
 namespace etshared::runtime {
 
 /// Memory that XNNPACK's weight cache takes for its file, or such a file.
@@ -19,25 +21,26 @@ class PackedMemory {
   /// shared lock. nullptr when there is no descriptor left; errno says why.
   static std::unique_ptr<PackedMemory> open_again(int descriptor);
 
-  ~PackedMemory();
-  PackedMemory(const PackedMemory&) = delete;
-  PackedMemory& operator=(const PackedMemory&) = delete;
-
+  /// Negative when the process has closed it.
   int descriptor() const {
-    return descriptor_;
+    return descriptor_.is_ours() ? descriptor_.number() : -1;
   }
+
+  /// Why paths must not be used now, nothing when they may: then they lead to
+  /// this memory and to nobody else's file.
+  std::string obstacle() const;
 
   /// A path of at most 160 characters that no other number gives.
   std::string path(uint64_t number) const;
 
   /// Makes the content final, and open to any number of readers. Fails while
-  /// anything can still write to it; errno says why.
+  /// anything in this process can still write to it; errno says why.
   bool finish();
 
  private:
   explicit PackedMemory(int descriptor) : descriptor_(descriptor) {}
 
-  int descriptor_;
+  OwnedDescriptor descriptor_;
 };
 
 } // namespace etshared::runtime

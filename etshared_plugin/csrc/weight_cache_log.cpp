@@ -1,7 +1,6 @@
 #include "weight_cache_log.h"
 
 #include <atomic>
-#include <string_view>
 
 #include <executorch/runtime/platform/platform.h>
 
@@ -10,7 +9,7 @@ namespace {
 
 namespace et = ::executorch::runtime;
 
-thread_local bool is_quiet = false;
+thread_local QuietWeightCache* active = nullptr;
 std::atomic<pal_emit_log_message_method> next = nullptr;
 
 void emit_log_message(
@@ -21,13 +20,18 @@ void emit_log_message(
     size_t line,
     const char* message,
     size_t length) {
-  // What the cache cannot open or lock is what PackedMemory withholds, a file
-  // that it would write to.
-  const std::string_view text(message, length);
-  if (is_quiet && std::string_view(filename) == "XNNWeightsCache.cpp" &&
-      (level == kInfo || text.starts_with("open(") ||
-       text.starts_with("flock("))) {
-    return;
+  if (active != nullptr &&
+      std::string_view(filename) == "XNNWeightsCache.cpp") {
+    const std::string_view text(message, length);
+    if (level == kError) {
+      active->note_error(text);
+    }
+    // What the cache cannot open or lock is what PackedMemory withholds, a file
+    // that it would write to.
+    if (level == kInfo || text.starts_with("open(") ||
+        text.starts_with("flock(")) {
+      return;
+    }
   }
   next.load()(timestamp, level, filename, function, line, message, length);
 }
@@ -48,11 +52,17 @@ void stand_in_front() {
 
 QuietWeightCache::QuietWeightCache() {
   stand_in_front();
-  is_quiet = true;
+  active = this;
 }
 
 QuietWeightCache::~QuietWeightCache() {
-  is_quiet = false;
+  active = nullptr;
+}
+
+void QuietWeightCache::note_error(std::string_view text) {
+  if (error_length_ == 0) {
+    error_length_ = text.copy(error_.data(), error_.size());
+  }
 }
 
 } // namespace etshared::runtime

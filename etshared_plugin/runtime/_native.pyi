@@ -71,7 +71,7 @@ class Program:
     """A verified program, mapped or owned."""
 
     @staticmethod
-    def open(path: str, packed_weights: bool) -> Program: ...
+    def open(path: bytes, packed_weights: bool) -> Program: ...
 
     @staticmethod
     def from_bytes(data: bytes, packed_weights: bool) -> Program: ...
@@ -103,7 +103,8 @@ class Program:
     @property
     def packed_descriptor(self) -> int: ...
 
-    def use_packed_file(self, descriptor: int) -> bool: ...
+    def use_packed_file(self, descriptor: int) -> tuple[bool, str]:
+        """Whether the file could be read, and why it is not used."""
 
 class Omitted:
     """Stands for an input that export recorded."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
 from .packed_directory import PackedDirectory
 from .packed_file import DamagedFileError
+from .packed_lock import UnusableDirectoryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +75,21 @@ class PackedCache:
 
     @property
     def path(self) -> Path:
-        """The directory.
+        """The directory, absolute.
 
         Raises:
             InputError: if the user has no home directory to have it in.
         """
         if self.directory is not None:
-            return Path(self.directory)
+            return Path(self.directory).absolute()
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         if not base.is_absolute():  # which the specification says to ignore
-            try:
+            with suppress(RuntimeError):
                 base = Path.home() / ".cache"
-            except RuntimeError as error:
-                raise InputError(
-                    "there is no home directory for a packed cache; give a directory"
-                ) from error
+        if not base.is_absolute():
+            raise InputError(
+                "there is no home directory for a packed cache; give a directory"
+            )
         return base / "etshared"
 
     def entries(self) -> list[PackedFile]:
@@ -129,7 +131,7 @@ class PackedCache:
                 except DamagedFileError as error:
                     found[path] = str(error)
                 except OSError as error:
-                    found[path] = f"it cannot be locked: {error.strerror}"
+                    found[path] = f"it cannot be read: {error.strerror}"
         return found
 
     def clear(self) -> list[PackedFile]:
@@ -138,20 +140,29 @@ class PackedCache:
         Programs that use one of them keep its content.
 
         Raises:
-            OSError: if the directory cannot be read.
+            OSError: if the directory cannot be read or locked, or, when all others
+                are removed, if a file cannot be.
         """
-        files = self.entries()
         if not self.path.exists():
             return []
+        removed: list[PackedFile] = []
+        failures: list[OSError] = []
         with PackedDirectory(self.path) as directory:
-            removed = [
-                file
-                for file in files
-                if directory.remove(bytes.fromhex(file.path.stem))
-            ]
-            if directory.try_lock():
-                directory.remove_leftovers()
-                directory.unlock()
+            try:
+                with directory.locked():
+                    for file in self.entries():
+                        try:
+                            directory.remove(bytes.fromhex(file.path.stem))
+                            removed.append(file)
+                        except OSError as error:
+                            failures.append(
+                                OSError(error.errno, error.strerror, str(file.path))
+                            )
+                    directory.remove_leftovers()
+            except UnusableDirectoryError as error:
+                raise TimeoutError(f"'{self.path}' is in use: {error}") from error
+        if failures:
+            raise failures[0]
         return removed
 
 

@@ -10,43 +10,33 @@ is there when the lock is taken has no writer any more.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal
+from typing import Literal
 
-from . import packed_stamp
+from . import packed_lock, packed_stamp
 from .packed_file import (
     DamagedFileError,
     PackedFileBlock,
-    read_block,
+    open_packed_file,
     write_packed_file,
 )
 
 _PACKED, _VERIFIED, _TEMPORARY = ".packed", ".verified", ".tmp"
 _NAME = re.compile(r"([0-9a-f]{64})(\.packed|\.verified|\.tmp)")
 
-#: How long a process waits for another one that packs, and how often it looks.
-LOCK_SECONDS: Final = 60.0
-_POLL_SECONDS = 0.01
-
 #: A file is as old as this when it is new, so that whatever writes to it changes
 #: its time of modification, however coarse the clock of the file system is.
 _AGE_SECONDS = 60
 _OLD_ENOUGH_NS = 4 * 10**9
 
-_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-class UnusableDirectoryError(Exception):
-    """Packed files cannot be kept there, for a reason that is not an OSError."""
+_Origin = Literal["verified", "unchanged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,7 @@ class FoundFile:
     """
 
     descriptor: int
-    origin: Literal["verified", "unchanged"]
+    origin: _Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,63 +90,23 @@ class PackedDirectory:
     def path_of(self, binding: bytes) -> Path:
         return self.path / f"{binding.hex()}{_PACKED}"
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other writers out.
-
-        Raises:
-            UnusableDirectoryError: if another one stays too long.
-            OSError: if the file system has no locks.
-        """
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not self.try_lock():
-            if time.monotonic() > deadline:
-                raise UnusableDirectoryError(
-                    f"another process has had its lock for {LOCK_SECONDS:g} seconds"
-                )
-            time.sleep(_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            self.unlock()
-
-    def try_lock(self) -> bool:
-        """Return whether no other writer has the lock, which is taken then."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def unlock(self) -> None:
-        # Closing would not do: a process that was forked meanwhile has the lock too.
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other writers out; see ``packed_lock.locked``."""
+        return packed_lock.locked(self._descriptor)
 
     def find(self, binding: bytes) -> FoundFile | None:
         """Open a packed file if there is one and it is intact.
 
         Raises:
             DamagedFileError: if it is not intact.
-            OSError: if it cannot be locked.
+            OSError: if it cannot be opened or locked.
         """
         opened = self._open(binding)
         if opened is None:
             return None
         descriptor, block = opened
         try:
-            status = os.fstat(descriptor)
-            stamp = packed_stamp.stamp_of(status)
-            stamp_name = f"{binding.hex()}{_VERIFIED}"
-            if packed_stamp.read(self._descriptor, stamp_name) == stamp:
-                packed_stamp.touch(self._descriptor, stamp_name)
-                return FoundFile(descriptor, "unchanged")
-            block.check_content(descriptor)
-            if packed_stamp.stamp_of(os.fstat(descriptor)) != stamp:
-                raise DamagedFileError("it changed while it was read")
-            # A change that comes soon might leave a time that is new as it is.
-            if time.time_ns() - status.st_mtime_ns > _OLD_ENOUGH_NS:
-                packed_stamp.write(self._descriptor, stamp_name, stamp)
-            return FoundFile(descriptor, "verified")
+            return FoundFile(descriptor, self._check(descriptor, block))
         except BaseException:
             os.close(descriptor)
             raise
@@ -166,7 +116,7 @@ class PackedDirectory:
 
         Raises:
             DamagedFileError: if it is not intact.
-            OSError: if it cannot be locked.
+            OSError: if it cannot be opened or locked.
         """
         opened = self._open(binding)
         if opened is not None:
@@ -188,13 +138,19 @@ class PackedDirectory:
         os.close(descriptor)
         return block.label
 
-    def write(self, source: int, binding: bytes, label: str) -> None:
-        """Write a packed file, in place of one that may be there.
+    def write(self, source: int, binding: bytes, label: str, mode: int) -> FoundFile:
+        """Write a packed file, in place of one that may be there, and verify it.
 
-        The caller holds the lock; the arguments are those of ``write_packed_file``.
+        The caller holds the lock.
+
+        Args:
+            mode: permissions of the file.
+
+        The other arguments are those of ``write_packed_file``.
 
         Raises:
-            OSError: if that is not possible; what was there still is.
+            DamagedFileError: if it is not what was written.
+            OSError: if it cannot be written; what was there still is.
         """
         self.remove_leftovers()
         temporary = f"{binding.hex()}{_TEMPORARY}"
@@ -204,25 +160,32 @@ class PackedDirectory:
             mode=0o600,
             dir_fd=self._descriptor,
         )
+        opened = None
         try:
             write_packed_file(source, descriptor, binding, label)
             old = (int(time.time()) - _AGE_SECONDS) * 10**9
             os.utime(descriptor, ns=(old, old))
-            os.fchmod(descriptor, 0o444)
+            os.fchmod(descriptor, mode)
             os.fsync(descriptor)
+            # Under its final name anybody may remove it.
+            opened = open_packed_file(self._descriptor, temporary, binding)
             os.rename(
                 temporary,
                 f"{binding.hex()}{_PACKED}",
                 src_dir_fd=self._descriptor,
                 dst_dir_fd=self._descriptor,
             )
+            with suppress(OSError):  # not every file system does that
+                os.fsync(self._descriptor)
+            return FoundFile(opened[0], self._check(*opened))
         except BaseException:
-            self._unlink(temporary)
+            if opened is not None:
+                os.close(opened[0])
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=self._descriptor)
             raise
         finally:
             os.close(descriptor)
-        with suppress(OSError):  # not every file system does that
-            os.fsync(self._descriptor)
 
     def files(self) -> list[ListedFile]:
         """Return the packed files, the last used one first."""
@@ -250,18 +213,23 @@ class PackedDirectory:
         for file in reversed(files):
             if total <= max_nbytes:
                 break
-            if file.binding != keep and self.remove(file.binding):
-                total -= file.nbytes
+            if file.binding != keep:
+                with suppress(OSError):
+                    self.remove(file.binding)
+                    total -= file.nbytes
 
-    def remove(self, binding: bytes) -> bool:
-        """Remove a packed file and its stamp; return whether it is gone.
+    def remove(self, binding: bytes) -> None:
+        """Remove a packed file and its stamp.
 
-        A process that uses the file keeps its content.
+        The caller holds the lock. A process that uses the file keeps its content.
+
+        Raises:
+            OSError: if the file cannot be removed.
         """
-        is_gone = self._unlink(f"{binding.hex()}{_PACKED}")
-        if is_gone:
-            self._unlink(f"{binding.hex()}{_VERIFIED}")
-        return is_gone
+        with suppress(FileNotFoundError):
+            os.unlink(f"{binding.hex()}{_PACKED}", dir_fd=self._descriptor)
+        with suppress(OSError):
+            os.unlink(f"{binding.hex()}{_VERIFIED}", dir_fd=self._descriptor)
 
     def remove_leftovers(self) -> None:
         """Remove what writers that were killed have left, and stamps of no file.
@@ -272,7 +240,8 @@ class PackedDirectory:
         for binding, suffix in names:
             is_stray = suffix == _VERIFIED and (binding, _PACKED) not in names
             if suffix == _TEMPORARY or is_stray:
-                self._unlink(f"{binding}{suffix}")
+                with suppress(OSError):
+                    os.unlink(f"{binding}{suffix}", dir_fd=self._descriptor)
 
     def _names(self) -> Iterator[tuple[str, str]]:
         for name in os.listdir(self._descriptor):
@@ -281,26 +250,35 @@ class PackedDirectory:
                 yield match[1], match[2]
 
     def _open(self, binding: bytes) -> tuple[int, PackedFileBlock] | None:
-        name = f"{binding.hex()}{_PACKED}"
         try:
-            descriptor = os.open(name, _READ_FLAGS, dir_fd=self._descriptor)
+            return open_packed_file(
+                self._descriptor, f"{binding.hex()}{_PACKED}", binding
+            )
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise DamagedFileError(f"it cannot be opened: {error.strerror}") from error
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DamagedFileError("it is not a regular file")
-            # As long as this lock is held, XNNPACK's weight cache, which would
-            # write, gets none.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            block = read_block(descriptor)
-            if block.binding != binding:
-                raise DamagedFileError("it belongs to another program or machine")
-            return descriptor, block
-        except BaseException:
-            os.close(descriptor)
-            raise
+
+    def _check(self, descriptor: int, block: PackedFileBlock) -> _Origin:
+        status = os.fstat(descriptor)
+        stamp = packed_stamp.stamp_of(status)
+        stamp_name = f"{block.binding.hex()}{_VERIFIED}"
+        if packed_stamp.read(self._descriptor, stamp_name) == stamp:
+            packed_stamp.touch(self._descriptor, stamp_name)
+            return "unchanged"
+        block.check_content(descriptor)
+        after = os.fstat(descriptor)
+        # Who removes a file changes its ctime, and nothing of its content.
+        is_removed = after.st_nlink == 0
+        if (
+            after.st_mtime_ns != status.st_mtime_ns
+            or after.st_size != status.st_size
+            or not (is_removed or after.st_ctime_ns == status.st_ctime_ns)
+        ):
+            raise DamagedFileError("it changed while it was read")
+        # A change that comes soon might leave a time that is new as it is.
+        is_old = time.time_ns() - status.st_mtime_ns > _OLD_ENOUGH_NS
+        if is_old and not is_removed:
+            packed_stamp.write(self._descriptor, stamp_name, stamp)
+        return "verified"
 
     def _stat(self, name: str) -> os.stat_result:
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
@@ -310,12 +288,3 @@ class PackedDirectory:
             return self._stat(f"{binding}{_VERIFIED}").st_mtime_ns
         except OSError:
             return status.st_ctime_ns
-
-    def _unlink(self, name: str) -> bool:
-        try:
-            os.unlink(name, dir_fd=self._descriptor)
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True

@@ -19,8 +19,11 @@ is a short read then, and not the end of the process.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
+import stat
 import struct
 from dataclasses import dataclass
 
@@ -38,6 +41,11 @@ _MAX_LABEL_NBYTES = 255
 
 #: Bytes that are read at once: some chunks, which fit the CPU's cache.
 _PIECE_NBYTES = 16 * _CHUNK_NBYTES
+
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+#: What opening says of links, directories, sockets and the like.
+_NO_FILE_ERRNOS = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})
 
 
 class DamagedFileError(Exception):
@@ -75,6 +83,39 @@ class PackedFileBlock:
                     f"its bytes from {start} to {start + len(piece)} differ from "
                     "their checksums"
                 )
+
+
+def open_packed_file(
+    directory: int, name: str, binding: bytes
+) -> tuple[int, PackedFileBlock]:
+    """Open a packed file to read it, with a shared lock.
+
+    Returns:
+        A descriptor, which the caller closes, and what the file says of itself.
+
+    Raises:
+        DamagedFileError: if it is no packed file, a damaged one, or another's.
+        OSError: if it cannot be opened or locked.
+    """
+    try:
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in _NO_FILE_ERRNOS:
+            raise
+        raise DamagedFileError(f"it cannot be opened: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DamagedFileError("it is not a regular file")
+        # As long as this lock is held, XNNPACK's weight cache, which would
+        # write, gets none.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        block = read_block(descriptor)
+        if block.binding != binding:
+            raise DamagedFileError("it belongs to another program or machine")
+        return descriptor, block
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def read_block(descriptor: int) -> PackedFileBlock:

@@ -36,7 +36,7 @@ def write(directory: int, name: str, stamp: bytes) -> None:
     """Write a stamp, where that is possible."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS
     with suppress(OSError):
-        descriptor = os.open(name, flags, mode=0o600, dir_fd=directory)
+        descriptor = os.open(name, flags, mode=0o644, dir_fd=directory)
         try:
             os.write(descriptor, stamp)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,8 +14,9 @@ from ..errors import InputError, ProgramFormatError
 from . import _native
 from .packed_binding import UnknownFactError, packing_facts
 from .packed_cache import PackedCache
-from .packed_directory import PackedDirectory, UnusableDirectoryError
+from .packed_directory import FoundFile, PackedDirectory
 from .packed_file import DamagedFileError, packed_file_nbytes
+from .packed_lock import UnusableDirectoryError
 
 _IN_MEMORY = "they are packed in memory"
 
@@ -116,15 +118,21 @@ class _Start:
             found = directory.find(binding)
             if found is None:
                 return None
-            try:
-                if not self._native.use_packed_file(found.descriptor):
-                    raise DamagedFileError("XNNPACK's weight cache cannot read it")
-            finally:
-                os.close(found.descriptor)
+            self._use(found)
         except DamagedFileError as error:
             self.damage = str(error)
             return None
         return found.origin
+
+    def _use(self, found: FoundFile) -> None:
+        try:
+            is_intact, problem = self._native.use_packed_file(found.descriptor)
+        finally:
+            os.close(found.descriptor)
+        if not is_intact:
+            raise DamagedFileError(problem)
+        if problem:
+            raise UnusableDirectoryError(problem)
 
     def _write(self, directory: PackedDirectory, binding: bytes) -> PackedFileUse:
         is_shared, failure = self._native.pack()
@@ -140,15 +148,25 @@ class _Start:
             raise UnusableDirectoryError(
                 f"{nbytes} bytes are more than max_nbytes, {self._max_nbytes}"
             )
-        damage = self.damage
-        directory.write(source, binding, label)
-        if self._take(directory, binding) is None:
+        try:
+            found = directory.write(source, binding, label, self._mode())
+            # If there is no descriptor for it, what is in memory serves this program.
+            with suppress(UnusableDirectoryError):
+                self._use(found)
+        except DamagedFileError as error:
             raise UnusableDirectoryError(
-                f"what was written cannot be read: {self.damage}"
-            )
-        self.damage = damage
+                f"what was written cannot be read: {error}"
+            ) from error
         directory.trim(self._max_nbytes, keep=binding)
         return PackedFileUse(directory.path_of(binding), "written")
+
+    def _mode(self) -> int:
+        """The file's permissions: nobody may read more than of the program."""
+        mode = 0
+        if self._program_path is not None:
+            with suppress(OSError):
+                mode = os.stat(self._program_path).st_mode
+        return mode & 0o444 | 0o400
 
     def _check_constants(self) -> None:
         """Refuse weights that are not what export recorded.

@@ -20,7 +20,12 @@ from .tensors import Framework, check_framework
 
 
 def load(
-    source: str | os.PathLike[str] | bytes,
+    source: str
+    | os.PathLike[str]
+    | os.PathLike[bytes]
+    | bytes
+    | bytearray
+    | memoryview,
     *,
     tensors: Framework = None,
     types: Sequence[type] = (),
@@ -58,7 +63,7 @@ def load(
     cache = packed_cache_of(packed_cache)
     if cache is not None and not packed_weights:
         raise InputError("a packed cache needs packed weights, which are switched off")
-    if isinstance(source, bytes):
+    if isinstance(source, (bytes, bytearray, memoryview)):
         program = SharedProgram.from_bytes(
             source, tensors=tensors, types=types, packed_weights=packed_weights
         )
@@ -80,30 +85,33 @@ class SharedProgram:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | os.PathLike[bytes],
         *,
         tensors: Framework = None,
         types: Sequence[type] = (),
         packed_weights: bool = True,
     ) -> None:
         load_plugin_libraries()
-        native = _native.Program.open(os.fspath(path), packed_weights)
+        encoded = _encoded(path)
+        native = _native.Program.open(encoded, packed_weights)
         self._open(native, tensors, types)
-        self._path: Path | None = Path(path)
+        self._path: Path | None = Path(os.fsdecode(encoded))
 
     @classmethod
     def from_bytes(
         cls,
-        data: bytes,
+        data: bytes | bytearray | memoryview,
         *,
         tensors: Framework = None,
         types: Sequence[type] = (),
         packed_weights: bool = True,
     ) -> SharedProgram:
         """Load a program from bytes, of which it keeps a copy."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise InputError(f"a program is {type(data).__name__}, expected bytes")
         load_plugin_libraries()
         program = cls.__new__(cls)
-        native = _native.Program.from_bytes(data, packed_weights)
+        native = _native.Program.from_bytes(bytes(data), packed_weights)
         program._open(native, tensors, types)
         program._path = None
         return program
@@ -180,3 +188,10 @@ class SharedProgram:
             f"<SharedProgram {source}: {names}; {len(self._context.buffers)} buffers "
             f"of state, {nbytes} bytes>"
         )
+
+
+def _encoded(path: str | os.PathLike[str] | os.PathLike[bytes]) -> bytes:
+    try:
+        return os.fsencode(path)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InputError(f"{path!r:.100} is no path of a program: {error}") from error
