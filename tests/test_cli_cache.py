@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from packed_cache_use import assert_right, load, origin
 
 import etshared_plugin as etshared
 from etshared_plugin.cli import main
+from etshared_plugin.runtime import packed_lock
 
 
 @pytest.fixture
@@ -104,6 +108,53 @@ def test_clear_removes_files_also_under_programs_that_use_them(
     assert f"removed 1 file, 20.3 KiB, from '{directory}'" in capsys.readouterr().out
     assert main(command) == 0
     assert "removed 0 files, 0 B, from" in capsys.readouterr().out
+
+
+def test_clear_says_what_it_cannot_remove(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    obstacle = directory / f"{'0' * 64}.packed"
+    obstacle.mkdir()
+    for _ in range(2):
+        assert main(["cache", "clear", "--directory", str(directory)]) == 1
+        error = capsys.readouterr().err
+        assert error == f"etshared: '{obstacle}': is a directory\n"
+        assert [path.name for path in directory.iterdir()] == [obstacle.name]
+    with pytest.raises(IsADirectoryError):
+        etshared.PackedCache(directory).clear()
+
+
+def test_clear_waits_for_writers(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(packed_lock, "LOCK_SECONDS", 0.05)
+    names = {path.name for path in directory.iterdir()}
+    descriptor = os.open(directory, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert main(["cache", "clear", "--directory", str(directory)]) == 1
+    assert capsys.readouterr().err == (
+        f"etshared: '{directory}' is in use: another process has had its lock for 0.05 "
+        "seconds\n"
+    )
+    os.close(descriptor)
+    assert {path.name for path in directory.iterdir()} == names
+
+
+@pytest.mark.parametrize("seconds", [2**33 * 30, -(2**33) * 9])
+def test_ls_shows_files_with_absurd_times(
+    seconds: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A file system that has such times.
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        directory = Path(name)
+        load(directory)
+        stamp = use.stamp_of(use.packed_file(directory))
+        os.utime(stamp, (seconds, seconds))
+        assert stamp.stat().st_mtime == seconds
+        assert main(["cache", "ls", "--directory", name]) == 0
+        assert "unknown" in capsys.readouterr().out
 
 
 def test_the_users_directory_need_not_be_there(

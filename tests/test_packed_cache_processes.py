@@ -203,6 +203,36 @@ def test_a_child_process_uses_what_its_parent_has_mapped(tmp_path: Path) -> None
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+_CLEAR = """
+import sys, threading
+import etshared_plugin as etshared
+cache = etshared.PackedCache(sys.argv[1])
+ending = threading.Thread(target=sys.stdin.read)
+ending.start()
+print("ready", flush=True)
+num_removed = 0
+while ending.is_alive():
+    num_removed += len(cache.clear())
+print(num_removed)
+"""
+
+
+def test_loads_beside_removals_are_right_and_quiet(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _CLEAR, tmp_path]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as remover:
+        try:
+            assert remover.stdout is not None
+            assert remover.stdout.readline() == "ready\n"
+            # Warnings are errors here.
+            origins = Counter(origin(load(tmp_path)) for _ in range(300))
+            assert_right(load(tmp_path))
+        finally:
+            said, _ = remover.communicate(timeout=60)
+    assert int(said) > 20 and origins["written"] > 20
+
+
 def test_a_killed_writer_leaves_nothing_that_is_used(tmp_path: Path) -> None:
     program, x, cache = tmp_path / "wide.pte", tmp_path / "x.npy", tmp_path / "cache"
     data, inputs = programs.mixed(1408)

@@ -60,7 +60,7 @@ def _list(cache: PackedCache, as_json: bool) -> int:
         (whole("last used"), number("size"), "program", "file"),
         (
             (
-                f"{datetime.fromtimestamp(file.last_used):%Y-%m-%d %H:%M:%S}",
+                _date(file.last_used),
                 human_nbytes(file.nbytes),
                 "damaged" if file.label is None else file.label or "from bytes",
                 file.path.name,
@@ -69,6 +69,13 @@ def _list(cache: PackedCache, as_json: bool) -> int:
         ),
     )
     return 0
+
+
+def _date(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):  # as their range depends on libc
+        return "unknown"
 
 
 def _verify(cache: PackedCache, as_json: bool) -> int:
