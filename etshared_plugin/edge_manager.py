@@ -42,6 +42,7 @@ from .record import build_context
 from .restored_state import restore
 from .sharing_identity import identify_constants, named_data_of
 from .state import SharedState
+from .stored_once import store_once
 from .structure import with_serializable_types
 
 #: ExecuTorch reads tables of the record in place; keep its scalars aligned.
@@ -227,7 +228,9 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
         ):
             # The emitter advises to write initial values at every load.
             warnings.filterwarnings("ignore", "Mutation on a buffer in the model")
-            return EdgeProgramManager.to_executorch(edge, config)
+            manager = EdgeProgramManager.to_executorch(edge, config)
+        store_once(manager, edge._named_data_store, config.segment_alignment)
+        return manager
 
     def _current(self) -> dict[str, LiftedProgram]:
         return {

@@ -99,12 +99,19 @@ class PteFile:
             return None
         if tensor.placement is None and self._inline_constants:
             return self._inline_constants[tensor.data_index][: tensor.nbytes]
-        if tensor.placement is None:
-            segment, offsets = self._constants
-        else:
-            segment, offsets = self._mutable_data[tensor.mutable_segment]
-        start = offsets[tensor.data_index]
-        return self.segment_data(segment)[start : start + tensor.nbytes]
+        place = self._stored_place(tensor)
+        return self._data[place.offset : place.offset + place.nbytes]
+
+    def constant_places(self) -> set[Segment]:
+        """Return where in segments the data of constants lie."""
+        if self._inline_constants:
+            return set()
+        return {
+            self._stored_place(tensor)
+            for plan in self.plans.values()
+            for _, tensor in plan.tensors()
+            if tensor.is_constant and not tensor.external
+        }
 
     def shared_context(self) -> SharedContext | None:
         """Return the record of what entry points share, or None without one.
@@ -123,6 +130,14 @@ class PteFile:
                 path=self.path,
                 offset=segment.offset + (cause.offset or 0),
             ) from cause
+
+    def _stored_place(self, tensor: Tensor) -> Segment:
+        if tensor.placement is None:
+            segment, offsets = self._constants
+        else:
+            segment, offsets = self._mutable_data[tensor.mutable_segment]
+        start = self.segments[segment].offset + offsets[tensor.data_index]
+        return Segment(start, tensor.nbytes)
 
     def _parse(self) -> None:
         program_nbytes, segment_base = self._read_header()

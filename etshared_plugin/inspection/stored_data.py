@@ -10,7 +10,7 @@ from ..context import CONTEXT_KEY, SharedContext, Weight
 from ..execution_plan import ExecutionPlan
 from ..pte import PteFile
 from .agreement import Problem, recorded_plans
-from .stored_twice import WORTH_NBYTES
+from .stored_twice import WORTH_NBYTES, common_keys
 
 
 def delegate_problems(context: SharedContext, program: PteFile) -> Iterator[Problem]:
@@ -79,9 +79,10 @@ def repeated_data(program: PteFile, known: Iterable[bytes]) -> Iterator[Problem]
         known: digests of data whose second copy needs no word.
     """
     known = set(known)
+    unnamed = {CONTEXT_KEY, *common_keys(program)}
     places: dict[int, list[str]] = {}
     for key, segment in program.named_data_segments.items():
-        if key != CONTEXT_KEY:
+        if key not in unnamed:
             places.setdefault(segment, []).append(f"named data '{key}'")
     stored = [
         (program.segment_data(segment), names[0]) for segment, names in places.items()

@@ -25,6 +25,16 @@ class StoredTwice:
     finding: Finding
 
 
+def common_keys(program: PteFile) -> set[str]:
+    """Return the keys of named data that are the very bytes of a constant."""
+    places = program.constant_places()
+    return {
+        key
+        for key, index in program.named_data_segments.items()
+        if program.segments[index] in places
+    }
+
+
 def weights_stored_twice(context: SharedContext, program: PteFile) -> list[StoredTwice]:
     """Return what kernels read from the constant segment and delegates as named data.
 
@@ -35,7 +45,12 @@ def weights_stored_twice(context: SharedContext, program: PteFile) -> list[Store
     for weight in context.weights:
         if not weight.keys and weight.nbytes >= WORTH_NBYTES:
             of_kernels.setdefault(weight.digest, []).append(weight)
-    of_delegates = [weight for weight in context.weights if weight.keys]
+    once = common_keys(program)
+    of_delegates = [
+        weight
+        for weight in context.weights
+        if weight.keys and once.isdisjoint(weight.keys)
+    ]
     for digest, in_kernels in of_kernels.items():
         in_delegates = [
             weight
