@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..context.scalar_type import ScalarType
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from executorch.exir.lowered_backend_module import LoweredBackendModule
 
+    from ..inspection import Finding, ProgramReport
     from .xnnpack_partitioner import SharedXnnpackPartitioner
 
 __all__ = [
     "SharedXnnpackPartitioner",
+    "etshared_check",
     "etshared_describe_delegate",
     "etshared_identify_constants",
     "etshared_wrap_partitioner",
@@ -99,6 +101,15 @@ def etshared_identify_constants(
         {key: payload.keys[index] for index, key in keys.items()},
         {_CACHE_OPTION: "true" if is_shareable else "false"},
     )
+
+
+@hookimpl
+def etshared_check(report: ProgramReport) -> Iterable[Finding]:
+    if report.record != "present":
+        return ()
+    from .xnnpack_check import packing_findings
+
+    return packing_findings(report, _BACKEND_ID, _CACHE_OPTION)
 
 
 #: By key: names in the module with the sizes that the bytes have there.
