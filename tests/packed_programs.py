@@ -46,6 +46,24 @@ class _Residual(nn.Module):
         return torch.sigmoid(y - self.linear.bias)
 
 
+@functools.cache
+def three_users(width: int) -> bytes:
+    """Three entry points over one weight of width² floats."""
+    torch.manual_seed(0)
+    layer = nn.Linear(width, width, bias=False).eval()
+    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "plain": layer,
+        "positive": lambda x: torch.relu(layer(x)),
+        "doubled": lambda x: layer(x) + layer(x),
+    }
+    x = torch.ones(1, width)
+    return lower(
+        layer,
+        {name: etshared.EntryPoint(one, (x,)) for name, one in calls.items()},
+        [XnnpackPartitioner()],
+    )
+
+
 _IMAGE = torch.Size((1, 4, 6, 6))
 _ROWS = torch.Size((3, 8))
 

@@ -376,6 +376,7 @@ def test_a_child_process_uses_what_its_parent_packed() -> None:
 
 _MEMORY = """
 import sys
+import numpy as np
 import etshared_plugin as etshared
 
 def nbytes(kind):
@@ -394,6 +395,8 @@ before = {kind: nbytes(kind) for kind in ("Anonymous", "Pss")}
 sessions = [program.session(threads="caller") for _ in range(4)]
 for session in sessions:
     session.load()
+    for name in sys.argv[5:]:
+        session[name](np.ones((1, 512), np.float32))
 print(*(nbytes(kind) - before[kind] for kind in before), program.stats().packed_nbytes)
 """
 
@@ -418,6 +421,24 @@ def test_memory_holds_one_packed_copy(source: str, tmp_path: Path) -> None:
     assert proportional < 5.2 * weight
     # Four sessions, with four uses of the two weights each.
     assert found["alone"][0] > 15 * weight
+
+
+def test_three_entry_points_grow_memory_by_one_packed_copy(tmp_path: Path) -> None:
+    weight = 512 * 512 * 4
+    names = ("plain", "positive", "doubled")
+    path, small = tmp_path / "three.pte", tmp_path / "small.pte"
+    path.write_bytes(programs.three_users(512))
+    small.write_bytes(programs.mixed()[0])
+    found = {
+        kind: list(map(int, _run(_MEMORY, path, kind, "file", small, *names).split()))
+        for kind in ("shares", "alone")
+    }
+    anonymous, proportional, packed = found["shares"]
+    assert weight <= packed < 1.02 * weight
+    assert anonymous < 0.2 * weight
+    assert packed <= proportional < 1.2 * packed
+    # Four sessions with three entry points each.
+    assert found["alone"][0] > 11.5 * weight
     assert found["alone"][2] == 0
 
 
