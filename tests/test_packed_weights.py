@@ -430,7 +430,7 @@ def test_three_entry_points_grow_memory_by_one_packed_copy(tmp_path: Path) -> No
     path.write_bytes(programs.three_users(512))
     small.write_bytes(programs.mixed()[0])
     found = {
-        kind: list(map(int, _run(_MEMORY, path, kind, "file", small, *names).split()))
+        kind: list(map(int, _run(_MEMORY, path, kind, "bytes", small, *names).split()))
         for kind in ("shares", "alone")
     }
     anonymous, proportional, packed = found["shares"]
