@@ -70,9 +70,8 @@ class SharedStatePartitioner(Partitioner):  # type: ignore[misc]
                 method = (
                     f"entry point '{self.method_name}': " if self.method_name else ""
                 )
-                inner = getattr(self.inner, "inner", self.inner)
                 raise PartitionError(
-                    f"{method}{type(inner).__name__} moves shared buffer '{fqn}'"
+                    f"{method}{type(self.inner).__name__} moves shared buffer '{fqn}'"
                     " into a delegate, where other entry points cannot see it; tell it"
                     " to leave mutable buffers alone",
                     method_name=self.method_name,

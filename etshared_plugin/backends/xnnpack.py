@@ -64,10 +64,12 @@ def __getattr__(name: str) -> object:
 
 
 @hookimpl
-def etshared_wrap_partitioner(partitioner: Partitioner) -> Partitioner:
+def etshared_wrap_partitioner(
+    partitioner: Partitioner, method_name: str, state: tuple[str, ...]
+) -> Partitioner:
     from .xnnpack_constants import ConstantsApartPartitioner
 
-    return ConstantsApartPartitioner(partitioner)
+    return ConstantsApartPartitioner(partitioner, state, method_name=method_name)
 
 
 @hookimpl

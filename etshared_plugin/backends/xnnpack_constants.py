@@ -8,18 +8,17 @@ another way, results are wrong without an error, or the delegate cannot be loade
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-import torch
 from executorch.backends.xnnpack.utils.quant_utils import is_dequant
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
-from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.backend.partitioner import PartitionResult
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from ..partitioner import SharedStatePartitioner
 from ..program_surgery import inputs_of
 
 _aten = exir_ops.edge.aten
@@ -38,26 +37,11 @@ _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _APART = "etshared_constants_apart"
 
 
-class ConstantsApartPartitioner(Partitioner):  # type: ignore[misc]
-    """Lets ``inner`` partition, and tags constants that uses want in several ways."""
-
-    def __init__(self, inner: Partitioner) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def ops_to_not_decompose(
-        self, ep: ExportedProgram
-    ) -> tuple[list[torch._ops.OpOverload], Callable[[fx.Node], bool] | None]:
-        kept: tuple[list[torch._ops.OpOverload], Callable[[fx.Node], bool] | None]
-        kept = self.inner.ops_to_not_decompose(ep)
-        return kept
-
-    def transform_for_pre_decomposition(self, ep: ExportedProgram) -> ExportedProgram:
-        transformed: ExportedProgram = self.inner.transform_for_pre_decomposition(ep)
-        return transformed
+class ConstantsApartPartitioner(SharedStatePartitioner):
+    """Tags constants that uses want in several ways, where ``inner`` takes them."""
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        result = self.inner.partition(exported_program)
+        result = super().partition(exported_program)
         tags = {
             tag: spec
             for tag, spec in result.partition_tags.items()

@@ -9,11 +9,10 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
     XnnpackPartitioner,
 )
 
-from ..partitioner import SharedStatePartitioner
 from .xnnpack_constants import ConstantsApartPartitioner
 
 
-class SharedXnnpackPartitioner(SharedStatePartitioner):
+class SharedXnnpackPartitioner(ConstantsApartPartitioner):
     """An ``XnnpackPartitioner`` that never freezes shared state into a delegate.
 
     Args:
@@ -30,5 +29,4 @@ class SharedXnnpackPartitioner(SharedStatePartitioner):
         method_name: str | None = None,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        inner = ConstantsApartPartitioner(XnnpackPartitioner(**options))
-        super().__init__(inner, state, method_name=method_name)
+        super().__init__(XnnpackPartitioner(**options), state, method_name=method_name)
