@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -16,11 +17,18 @@ from eager_comparison import (
     call,
     eager_outcomes,
 )
+from executorch.backends.xnnpack.partition.config.gemm_configs import LinearConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
     XnnpackPartitioner,
 )
 from executorch.exir import ExecutorchBackendConfig
+from executorch.exir.memory_planning import (
+    MemoryPlanningAlgorithmSuite,
+    greedy,
+    naive,
+)
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.tensor import TensorSpec
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx.passes.infra.pass_base import PassResult
@@ -112,6 +120,23 @@ class CustomPool(MemoryPlanningPass):
         return super().run(graph_module, graph_signature)
 
 
+def side_by_side(
+    alignment: int,
+    specs: Iterable[TensorSpec],
+    graph_module: fx.GraphModule,
+    graph_signature: ExportGraphSignature,
+    extra_padding: int,
+) -> list[int]:
+    """Reuse no memory, keep the last first, and larger tensors in a pool of theirs."""
+    sizes = [0, 0, 0]
+    for spec in reversed(list(specs)):
+        spec.realign(alignment)
+        spec.mem_id = 2 if spec.allocated_memory > 64 else 1
+        spec.mem_offset = sizes[spec.mem_id]
+        sizes[spec.mem_id] += spec.allocated_memory
+    return [0, *(size + extra_padding for size in sizes[1:])]
+
+
 def with_io(alloc_inputs: bool, alloc_outputs: bool) -> ExecutorchBackendConfig:
     return ExecutorchBackendConfig(
         memory_planning_pass=MemoryPlanningPass(
@@ -139,6 +164,15 @@ CONFIGS: dict[str, Callable[[], ExecutorchBackendConfig]] = {
     "pool 3": lambda: ExecutorchBackendConfig(memory_planning_pass=CustomPool(3)),
     "pool of one entry point": lambda: ExecutorchBackendConfig(
         memory_planning_pass={"read": CustomPool(4)}
+    ),
+    "an algorithm of the caller": lambda: ExecutorchBackendConfig(
+        memory_planning_pass=MemoryPlanningPass(memory_planning_algo=side_by_side)
+    ),
+    "the best of two algorithms": lambda: ExecutorchBackendConfig(
+        memory_planning_pass=MemoryPlanningPass(
+            memory_planning_algo=MemoryPlanningAlgorithmSuite([naive, greedy]),
+            alignment=64,
+        )
     ),
     "names": lambda: ExecutorchBackendConfig(emit_mutable_buffer_names=True),
     "constants propagated": lambda: ExecutorchBackendConfig(
@@ -185,6 +219,56 @@ def test_pools_of_the_caller_are_left_to_it(edge: SharedEdgeProgramManager) -> N
     assert {buffer.mem_id for buffer in context.buffers} == {4}
     kinds = {arena.mem_id: arena.kind.name for arena in context.arenas}
     assert kinds == {1: "ACTIVATIONS", 2: "CUSTOM", 3: "CUSTOM", 4: "SHARED_STATE"}
+
+
+def test_state_lies_behind_the_pools_of_an_algorithm(
+    edge: SharedEdgeProgramManager,
+) -> None:
+    config = CONFIGS["an algorithm of the caller"]()
+    context = etshared.load(bytes(edge.to_executorch(config).buffer)).context
+    assert context is not None
+    assert {buffer.mem_id for buffer in context.buffers} == {3}
+
+
+@pytest.mark.parametrize("name", ["default", "pool 3", "a pass for each entry point"])
+def test_one_config_serves_several_programs(
+    edge: SharedEdgeProgramManager, name: str
+) -> None:
+    config = CONFIGS[name]()
+    small = nn.Module()
+    small.register_buffer("n", torch.zeros(2))
+    small.forward = MethodType(_count, small)
+    other = etshared.to_edge_transform_and_lower(
+        etshared.export(small, {"forward": EntryPoint(small.forward, (torch.ones(2),))})
+    )
+    programs = [bytes(one.to_executorch(config).buffer) for one in (edge, other, edge)]
+    alone = [bytes(one.to_executorch(CONFIGS[name]()).buffer) for one in (edge, other)]
+    assert programs == [*alone, alone[0]]
+
+
+def _count(self: nn.Module, x: Tensor) -> Tensor:
+    self.n += x
+    return self.n * 2
+
+
+def test_an_entry_point_may_have_several_partitioners(
+    model: Model, entry_points: dict[str, EntryPoint], outcomes: list[Outcome]
+) -> None:
+    edge = etshared.to_edge_transform_and_lower(
+        etshared.export(model, entry_points),
+        partitioner={
+            "forward": [
+                XnnpackPartitioner(configs=[LinearConfig]),
+                XnnpackPartitioner(),
+            ],
+            "read": [XnnpackPartitioner(configs=[LinearConfig])],
+        },
+    )
+    program = assert_program_equals(bytes(edge.to_executorch().buffer), outcomes)
+    assert program.context is not None
+    names = [one.name for one in program.context.entry_points]
+    delegates = [names[one.entry_point] for one in program.context.delegates]
+    assert delegates == ["forward", "forward"]
 
 
 def test_a_manager_makes_the_same_program_again(edge: SharedEdgeProgramManager) -> None:
