@@ -10,6 +10,7 @@ from executorch.exir.backend.partitioner import Partitioner
 from torch import nn
 from torch._export.utils import _collect_all_valid_cia_ops
 from torch.export import decomp_utils, exported_program
+from torch.fx.traceback import NodeSource
 
 import etshared_plugin as etshared
 from etshared_plugin.runtime import SharedProgram
@@ -39,6 +40,9 @@ __all__ = [
 _composite_operators = functools.cache(_collect_all_valid_cia_ops)
 decomp_utils._collect_all_valid_cia_ops = _composite_operators
 exported_program._collect_all_valid_cia_ops = _composite_operators
+
+# Each pass copies the history of each node, which grows with every pass.
+NodeSource.__deepcopy__ = lambda self, memo: self
 
 
 def assert_equals_eager(

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 
 import eager_comparison  # noqa: F401  (makes exporting quicker)
 import pytest
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackPartitioner,
+)
 from executorch.exir.backend.partitioner import Partitioner
 from models import (
     bandit,
@@ -33,18 +36,6 @@ MODELS: list[tuple[Callable[[], ModelCase], str]] = [
     (
         llama_example.build,
         "layers.0.attention.kv_cache.k_cache layers.0.attention.kv_cache.v_cache",
-    ),
-    (
-        llama_example.build_hybrid,
-        "layers.0.conv.conv_state"
-        " layers.1.attention.kv_cache.k_cache layers.1.attention.kv_cache.v_cache",
-    ),
-    (
-        voxtral_example.build,
-        "model.decoder.layers.0.attention.kv_cache.k_cache"
-        " model.decoder.layers.0.attention.kv_cache.v_cache"
-        " streaming.conv1_state streaming.conv2_state"
-        " streaming.kv_caches.0.k_cache streaming.kv_caches.0.v_cache",
     ),
     (
         encoder_decoder.build,
@@ -82,17 +73,49 @@ MODELS: list[tuple[Callable[[], ModelCase], str]] = [
 ]
 
 
+#: Further ones of ExecuTorch's examples.
+EXAMPLES: list[tuple[Callable[[], ModelCase], str]] = [
+    (
+        llama_example.build_hybrid,
+        "layers.0.conv.conv_state"
+        " layers.1.attention.kv_cache.k_cache layers.1.attention.kv_cache.v_cache",
+    ),
+    (
+        voxtral_example.build,
+        "model.decoder.layers.0.attention.kv_cache.k_cache"
+        " model.decoder.layers.0.attention.kv_cache.v_cache"
+        " streaming.conv1_state streaming.conv2_state"
+        " streaming.kv_caches.0.k_cache streaming.kv_caches.0.v_cache",
+    ),
+]
+
 # ExecuTorch's example of Llama calls it.
-@pytest.mark.filterwarnings("ignore:_check_is_size will be removed:FutureWarning")
-@pytest.mark.parametrize(
-    ("build", "state"),
-    MODELS,
-    ids=[f"{build.__module__}.{build.__name__}" for build, _ in MODELS],
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:_check_is_size will be removed:FutureWarning"
 )
+
+
+def _names(models: list[tuple[Callable[[], ModelCase], str]]) -> list[str]:
+    return [f"{build.__module__}.{build.__name__}" for build, _ in models]
+
+
+@pytest.mark.parametrize(("build", "state"), MODELS, ids=_names(MODELS))
 def test_a_model_matches_eager(
     partitioner: Sequence[Partitioner], build: Callable[[], ModelCase], state: str
 ) -> None:
-    case = build()
+    _assert_matches_eager(build(), partitioner, set(state.split()))
+
+
+@pytest.mark.parametrize(("build", "state"), EXAMPLES, ids=_names(EXAMPLES))
+def test_an_example_of_executorch_matches_eager(
+    build: Callable[[], ModelCase], state: str
+) -> None:
+    _assert_matches_eager(build(), [XnnpackPartitioner()], set(state.split()))
+
+
+def _assert_matches_eager(
+    case: ModelCase, partitioner: Sequence[Partitioner], state: set[str]
+) -> None:
     program = assert_matches_eager(
         case.root,
         case.entry_points,
@@ -106,4 +129,4 @@ def test_a_model_matches_eager(
         rtol=1e-4,
         atol=1e-5,
     )
-    assert set(program.session().state) == set(state.split())
+    assert set(program.session().state) == state

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.export import Dim
 
 from etshared_plugin import EntryPoint
 
@@ -183,9 +182,8 @@ class SpeechToText(nn.Module):
 
     @torch.no_grad()
     def decode(self, tokens: Tensor) -> dict[str, Tensor]:
-        """Append tokens; the caller resets or encodes before the cache is full."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
-        logits = self.decoder(tokens, (self.position + steps) % 12)
+        logits = self.decoder(tokens, (self.position + steps) % self.decoder.n_ctx)
         self.position += tokens.shape[1]
         probabilities = logits[:, -1].softmax(dim=-1)
         return {"logits": logits, "next": probabilities.argmax(dim=-1)}
@@ -202,20 +200,15 @@ def build() -> ModelCase:
     dims = Dimensions()
     model = SpeechToText(dims).eval()
 
-    def prompt(generator: random.Random) -> tuple[Tensor]:
-        length = generator.randint(2, 5)
-        return (torch.tensor([[generator.randrange(32) for _ in range(length)]]),)
+    def token(generator: random.Random) -> tuple[Tensor]:
+        return (torch.tensor([[generator.randrange(32)]]),)
 
-    prompts = {"tokens": {1: Dim("length", min=2, max=5)}}
     return ModelCase(
         model,
         {
             "encode": EntryPoint(model.encode, (torch.randn(1, 8, 20),)),
-            "prefill": EntryPoint(
-                model.decode, (torch.tensor([[3, 1, 4]]),), dynamic_shapes=prompts
-            ),
             "decode": EntryPoint(model.decode, (torch.tensor([[5]]),)),
             "reset": EntryPoint(model.reset),
         },
-        inputs={"prefill": prompt},
+        inputs={"decode": token},
     )

@@ -142,7 +142,7 @@ def build() -> ModelCase:
     return ModelCase(
         model,
         {
-            "encode": EntryPoint(model.encode, (torch.randn(1, 8, 6),)),
+            "encode": EntryPoint(model.encode, (torch.randn(1, 4, 6),)),
             "predict_step": EntryPoint(model.predict_step, (tokens,)),
             "joint_step": EntryPoint(model.joint_step, (torch.randn(1, 1, 12),)),
             "reset": EntryPoint(model.reset),

@@ -76,20 +76,19 @@ class ImageNet(nn.Module):
         self.features = nn.Sequential(
             ConvNormActivation(3, 8, 3, stride=2),
             InvertedResidual(8, 16, 8, stride=1),
-            InvertedResidual(8, 24, 12, stride=2),
         )
-        self.act = nn.PReLU(12)
+        self.act = nn.PReLU(8)
         self.classifier = nn.Sequential(
             OrderedDict(
-                hidden=nn.Linear(12, 16),
+                hidden=nn.Linear(8, 16),
                 act=nn.Hardswish(inplace=True),
                 drop=nn.Dropout(0.2, inplace=True),
                 out=nn.Linear(16, classes),
             )
         )
         self.register_buffer("pixel_mean", torch.tensor([0.485, 0.456, 0.406]))
-        self.register_buffer("feature_mean", torch.zeros(12))
-        self.register_buffer("feature_var", torch.ones(12))
+        self.register_buffer("feature_mean", torch.zeros(8))
+        self.register_buffer("feature_var", torch.ones(8))
         self.register_buffer("num_images", torch.tensor(0))
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -126,7 +125,7 @@ def build() -> ModelCase:
                 f"classify_{size}": EntryPoint(model.forward, (image,))
                 for size, image in images.items()
             },
-            "novelty": EntryPoint(model.novelty, (torch.randn(1, 12),)),
+            "novelty": EntryPoint(model.novelty, (torch.randn(1, 8),)),
             "seen": EntryPoint(model.seen),
         },
     )
