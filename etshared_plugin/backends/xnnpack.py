@@ -96,6 +96,11 @@ def etshared_identify_constants(
         identities.setdefault(operand.constant, set()).add(operand.identity)
     # Where operators pack one constant in two ways, one name would stand for both.
     is_shareable = all(len(several) == 1 for several in identities.values())
+    # 1.5.1 with the cache on crashes where it packs bfloat16 weights.
+    is_shareable = is_shareable and not any(
+        payload.values[operand.value].datatype == _D.xnn_datatype_bf16
+        for operand in packed_operands(payload)
+    )
     changed = {i: min(several) for i, several in identities.items() if is_shareable}
     keys = {**payload.keys, **changed}
     return IdentifiedConstants(
