@@ -82,7 +82,8 @@ def _bias_fact(payload: Payload, node: Node) -> str:
         for value in values
     ):
         return ""
-    return payload.keys.get(payload.values[bias].constant, "")
+    key: str = payload.keys.get(payload.values[bias].constant, "")
+    return key
 
 
 def _meaning(payload: Payload, value: Value, *, with_sizes: bool) -> tuple[object, ...]:
