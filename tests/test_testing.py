@@ -102,6 +102,21 @@ def test_inputs_are_drawn_in_the_likeness_of_the_examples() -> None:
     assert [one.name for one in draw(2)] != [one.name for one in drawn]
 
 
+class _Image(nn.Module):
+    def forward(self, image: Tensor) -> Tensor:
+        return 2 * image.flatten(1)
+
+
+def test_drawn_inputs_lie_in_memory_as_the_examples_do() -> None:
+    model, image = _Image(), torch.rand(1, 3, 4, 5)
+    for layout in (torch.channels_last, torch.contiguous_format):
+        example = image.contiguous(memory_format=layout)
+        points = {"forward": EntryPoint(model.forward, (example,))}
+        program = assert_matches_eager(model, points, sequences=1, length=2)
+        (drawn,) = draw_calls(model, points, program._records, 1, random.Random(0))
+        assert drawn.args[0].stride() == example.stride()
+
+
 def test_own_inputs_take_the_place_of_drawn_ones() -> None:
     model = _Model()
     points, context = _entry_points(model), _program().context

@@ -29,11 +29,12 @@ def draw_calls(
 ) -> list[Call]:
     """Draw calls at random.
 
-    Tensors have the dtype of the example. Floating-point elements lie between the
-    example's least and greatest, or between -1 and 1 where those are one; integers
-    lie between the example's least and greatest. Sizes that export left open lie
-    between the least that is allowed and twice the example's, as far as allowed.
-    Numbers and strings are those of the example.
+    Tensors have the dtype and the order of dimensions in memory of the example.
+    Floating-point elements lie between the example's least and greatest, or between
+    -1 and 1 where those are one; integers lie between the example's least and
+    greatest. Sizes that export left open lie between the least that is allowed and
+    twice the example's, as far as allowed. Numbers and strings are those of the
+    example.
 
     Args:
         records: entry points of the program's record, by name: the sizes.
@@ -52,7 +53,7 @@ def draw_calls(
         leaves, spec = pytree.tree_flatten((bound.args, dict(bound.kwargs)))
         sizes = _draw_sizes(leaves, records[name], generator)
         values = [
-            _draw_tensor(leaf, next(sizes), generator)
+            _laid_out_as(leaf, _draw_tensor(leaf, next(sizes), generator))
             if isinstance(leaf, torch.Tensor)
             else leaf
             for leaf in leaves
@@ -98,3 +99,12 @@ def _draw_tensor(
         low, high = -1.0, 1.0
     unit = torch.rand(sizes, generator=seed, dtype=torch.float64)
     return (low + (high - low) * unit).to(example.dtype)
+
+
+def _laid_out_as(example: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    if example.is_contiguous():
+        return drawn
+    # Unmodified runtimes read inputs in the order of dimensions of the example.
+    order = sorted(range(example.dim()), key=example.stride, reverse=True)
+    inverse = [order.index(dim) for dim in range(example.dim())]
+    return drawn.permute(order).contiguous().permute(inverse)
