@@ -96,7 +96,13 @@ def test_sessions_start_and_end_in_many_threads() -> None:
 
 
 _DAEMONS = """
-import sys, threading, time
+import atexit, sys, threading
+
+@atexit.register
+def stop():
+    is_stopped.set()
+    worker.join()
+
 import numpy as np
 import etshared_plugin as etshared
 
@@ -111,6 +117,15 @@ def run():
 started = threading.Semaphore(0)
 for _ in range(4):
     threading.Thread(target=run, daemon=True).start()
+is_stopped = threading.Event()
+
+def run_until_stopped():
+    session, x = program.session(threads="caller"), np.ones((1, 4), np.float32)
+    while not is_stopped.is_set():
+        session.forward(x)
+
+worker = threading.Thread(target=run_until_stopped, daemon=True)
+worker.start()
 for _ in range(200):
     started.acquire()
 """

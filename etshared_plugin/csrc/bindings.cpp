@@ -4,7 +4,6 @@ NB_MODULE(_native, module) {
   // Programs and sessions that live until the interpreter ends are no leaks.
   nanobind::set_leak_warnings(false);
   module.doc() = "Programs with shared state over ExecuTorch 1.5.1.";
-  etshared::runtime::stop_other_threads_at_exit();
   etshared::runtime::bind_errors(module);
   etshared::runtime::bind_stats(module);
   etshared::runtime::bind_packing(module);

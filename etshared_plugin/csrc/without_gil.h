@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include <Python.h>
 
 namespace etshared::runtime {
 
@@ -19,8 +19,5 @@ class WithoutGil {
  private:
   PyThreadState* state_;
 };
-
-/// To be called once, when the module is imported.
-void stop_other_threads_at_exit();
 
 } // namespace etshared::runtime
