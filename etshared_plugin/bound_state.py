@@ -65,6 +65,7 @@ class BoundState:
         self._initial: dict[str, torch.Tensor] = {}
         self._specs: dict[str, pytree.TreeSpec] = {}
         self._fqns: dict[str, list[str]] = {}
+        self._owners: dict[str, tuple[str, Any]] = {}
         bound = {name: one for name, one in entry_points.items() if one.binds}
         functions = {
             name: self._declare(root, name, one) for name, one in bound.items()
@@ -97,6 +98,12 @@ class BoundState:
             if one.input is not None
         }
         for key, parameter in parameters.items():
+            if parameter not in arguments:
+                raise EntryPointError(
+                    f"entry point '{name}' binds '{key}' to its input '{parameter}',"
+                    " as another bind does",
+                    method_name=name,
+                )
             self._add(name, key, arguments.pop(parameter))
         binds = dict(entry_point.binds or {})
         taken = set(parameters.values())
@@ -145,7 +152,14 @@ class BoundState:
     def _add(self, name: str, key: str, example: object) -> None:
         paths, spec = pytree.tree_flatten_with_path(example)
         fqns = [".".join([key, *map(_step, path)]) for path, _ in paths]
-        for fqn, (_, leaf) in zip(fqns, paths, strict=True):
+        for fqn, (path, leaf) in zip(fqns, paths, strict=True):
+            if self._owners.setdefault(fqn, (key, path)) != (key, path):
+                raise StateError(
+                    f"entry point '{name}' binds two values to '{fqn}': the names of"
+                    " binds and of keys in them run together; choose another name",
+                    method_name=name,
+                    fqn=fqn,
+                )
             if not isinstance(leaf, torch.Tensor):
                 raise StateError(
                     f"entry point '{name}' binds '{fqn}' to {type(leaf).__name__},"
@@ -154,7 +168,7 @@ class BoundState:
                     fqn=fqn,
                 )
             known = self._initial.setdefault(fqn, leaf.detach().clone())
-            if tensor_kind(known) != tensor_kind(leaf) or not torch.equal(known, leaf):
+            if not _is_same(known, leaf):
                 raise StateError(
                     f"entry point '{name}' binds '{fqn}' with another example value"
                     f" ({tensor_kind(leaf)}) than an entry point before"
@@ -255,6 +269,15 @@ def _argument(
             method_name=name,
         )
     return str(chosen)
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Compare bits: a NaN is the same as itself."""
+    return tensor_kind(a) == tensor_kind(b) and torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().flatten().view(torch.uint8)
 
 
 def _one_line(spec: pytree.TreeSpec) -> str:

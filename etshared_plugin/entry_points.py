@@ -57,6 +57,42 @@ class ExportedEntryPoints(dict[str, ExportedProgram]):
         self.state = state
 
 
+def check_entry_points(entry_points: Mapping[str, EntryPoint]) -> None:
+    """Refuse what is no declaration of entry points.
+
+    Raises:
+        EntryPointError: it is not.
+    """
+    if not isinstance(entry_points, Mapping):
+        raise EntryPointError(
+            f"entry_points is a {type(entry_points).__name__}, expected a dict of"
+            " EntryPoints by name"
+        )
+    if not entry_points:
+        raise EntryPointError("there is no entry point to export")
+    check_names(entry_points)
+    for name, one in entry_points.items():
+        if not isinstance(one, EntryPoint):
+            raise EntryPointError(
+                f"entry point '{name}' is a {type(one).__name__}, expected an"
+                f" EntryPoint; write EntryPoint(model.{name}, (x,))",
+                method_name=name,
+            )
+        if not isinstance(one.args, (tuple, list)):
+            raise EntryPointError(
+                f"entry point '{name}': args are a {type(one.args).__name__}, expected"
+                " a tuple; write (x,)",
+                method_name=name,
+            )
+        for key, bound in (one.binds or {}).items():
+            if not isinstance(bound, Bind):
+                raise EntryPointError(
+                    f"entry point '{name}': bind '{key}' is a {type(bound).__name__},"
+                    " expected a Bind",
+                    method_name=name,
+                )
+
+
 def export(
     root: nn.Module,
     entry_points: Mapping[str, EntryPoint],
@@ -84,9 +120,7 @@ def export(
         EntryPointError: an entry point does what cannot be exported faithfully.
         StateError: the state of the entry points does not fit together.
     """
-    if not entry_points:
-        raise EntryPointError("there is no entry point to export")
-    check_names(entry_points)
+    check_entry_points(entry_points)
     if isinstance(state, str):
         state = [state]
     bound = BoundState(root, entry_points)

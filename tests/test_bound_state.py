@@ -199,6 +199,8 @@ ONES = torch.ones(2)
             "binds 'a', which no entry point has as an",
         ),
         ({"a": Bind(1)}, StateError, "no entry point has 'a' as an output"),
+        ({"a": Bind(1, 0), "b": Bind(1, 1)}, EntryPointError, "as another bind does"),
+        ({"a": 1}, EntryPointError, "bind 'a' is a int, expected a Bind"),
         ({"taken": Bind(1, 0)}, StateError, "'taken' is the name of bound state and"),
     ],
 )
@@ -241,3 +243,53 @@ def test_values_that_are_no_tensors_are_refused() -> None:
     point = EntryPoint(count, (ONES, 1), binds={"n": Bind(1, 1)})
     with pytest.raises(StateError, match="binds 'n' to int, expected a tensor"):
         etshared.export(nn.Module(), {"count": point})
+
+
+def test_names_that_run_together_are_refused() -> None:
+    def step(
+        x: Tensor, a: dict[str, Tensor], b: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        return x + a["b"] - b, {"b": a["b"] + x}, b * 2
+
+    point = EntryPoint(
+        step,
+        (ONES, {"b": ONES}, ONES),
+        binds={"a": Bind(1, 1), "a.b": Bind(2, 2)},
+    )
+    with pytest.raises(StateError, match="binds two values to 'a.b'"):
+        etshared.export(nn.Module(), {"step": point})
+
+
+def test_sequences_equal_those_threaded_by_hand(partitioner: Partitioners) -> None:
+    model = Decoder()
+    data = lower(model, decoder_entry_points(model), partitioner)
+    session = etshared.load(data, tensors="torch").session()
+    caches = [{"keys": torch.zeros(16, 4), "sum": torch.ones(())} for _ in model.layers]
+    position = torch.zeros(1, dtype=torch.int64)
+    for step, count in enumerate((3, 1, 1, 4)):
+        rows = torch.linspace(step, step + 1, 4 * count).reshape(count, 4)
+        with torch.no_grad():
+            expected = model.decode(caches, rows, position)
+        caches = expected["state"]["caches"]
+        position = expected["state"]["position"]
+        result = session.decode(rows) if count == 1 else session.prefill(rows)
+        torch.testing.assert_close(result["rows"], expected["rows"])
+        torch.testing.assert_close(result["last"], expected["last"])
+        torch.testing.assert_close(session.state["cache.1.sum"], caches[1]["sum"])
+    assert session.state["position"].tolist() == position.tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("entry_points", "message"),
+    [
+        ([EntryPoint(_step)], "entry_points is a list, expected a dict"),
+        ({"f": _step}, "'f' is a function, expected an EntryPoint; write"),
+        ({"f": EntryPoint(_step, ONES)}, "args are a Tensor, expected a tuple; write"),
+    ],
+)
+def test_what_declares_no_entry_point_is_refused(
+    entry_points: Any,  # noqa: ANN401
+    message: str,
+) -> None:
+    with pytest.raises(EntryPointError, match=message):
+        etshared.export(nn.Module(), entry_points)
