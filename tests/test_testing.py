@@ -117,6 +117,23 @@ def test_drawn_inputs_lie_in_memory_as_the_examples_do() -> None:
         assert drawn.args[0].stride() == example.stride()
 
 
+def test_infinities_stay_where_they_are() -> None:
+    class Masked(nn.Module):
+        def forward(self, scores: Tensor, mask: Tensor) -> Tensor:
+            return torch.softmax(scores + mask, -1)
+
+    model = Masked()
+    mask = torch.full((3, 3), -torch.inf).triu(1)
+    points = {"forward": EntryPoint(model.forward, (torch.rand(3, 3), mask))}
+    program = assert_matches_eager(model, points, sequences=1, length=2)
+    assert program.context is not None
+    records = {one.name: one for one in program.context.entry_points}
+    for one in draw_calls(model, points, records, 3, random.Random(0)):
+        drawn = one.args[1]
+        assert torch.equal(drawn.isinf(), mask.isinf())
+        assert not drawn.isnan().any() and drawn[1, 0] != 0
+
+
 def test_own_inputs_take_the_place_of_drawn_ones() -> None:
     model = _Model()
     points, context = _entry_points(model), _program().context

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ..context import EntryPointRecord
 from ..entry_points import EntryPoint
+from ..errors import InputError
 from ..signatures import bind
 from .eager import Call
 
@@ -94,11 +95,21 @@ def _draw_tensor(
         return torch.randint(
             least, most + 1, sizes, generator=seed, dtype=example.dtype
         )
-    low, high = float(example.min()), float(example.max())
-    if not low < high:
-        low, high = -1.0, 1.0
+    finite = example[example.isfinite()]
+    low, high = -1.0, 1.0
+    if finite.numel() and float(finite.min()) < float(finite.max()):
+        low, high = float(finite.min()), float(finite.max())
     unit = torch.rand(sizes, generator=seed, dtype=torch.float64)
-    return (low + (high - low) * unit).to(example.dtype)
+    drawn = (low + (high - low) * unit).to(example.dtype)
+    if finite.numel() == example.numel():
+        return drawn
+    # A mask: infinities stay where they are.
+    if drawn.shape != example.shape:
+        raise InputError(
+            "an example input has infinities and a dynamic size, so that its likes"
+            " cannot be drawn; give 'inputs' that make them"
+        )
+    return torch.where(example.isfinite(), drawn, example)
 
 
 def _laid_out_as(example: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
