@@ -15,7 +15,7 @@ from .lifted_state import LiftedProgram, functionalize, keep, lift
 from .program_surgery import buffer_fqns, buffer_tensor, inputs_of
 from .refusals import refuse_unfaithful
 from .state import SharedState, select_state, tensor_kind
-from .tensor_views import overlap
+from .tensor_views import identity, overlap
 
 #: Inputs whose values a program keeps.
 _KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -118,10 +118,7 @@ def _canonical_names(occurrences: Sequence[_Occurrence]) -> dict[str, str]:
 
 def _identity(occurrence: _Occurrence) -> object:
     """Return what two names of one tensor have in common."""
-    tensor = occurrence.tensor
-    if tensor.numel() == 0:
-        return occurrence.fqn
-    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+    return identity(occurrence.tensor) or occurrence.fqn
 
 
 def _check_agreement(

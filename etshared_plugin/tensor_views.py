@@ -32,6 +32,16 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     return False
 
 
+def identity(t: torch.Tensor) -> tuple[object, ...] | None:
+    """Return what tensors that are the same memory have in common.
+
+    None if there is no memory to compare, as of a tensor without elements.
+    """
+    if not t.numel() or not t.data_ptr():
+        return None
+    return t.data_ptr(), t.dtype, tuple(t.shape), t.stride()
+
+
 def lies_in(part: torch.Tensor, whole: torch.Tensor) -> bool:
     """Tell whether ``part`` lies between the ends of ``whole``."""
     (start, end), (whole_start, whole_end) = _extent(part), _extent(whole)

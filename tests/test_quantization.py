@@ -8,6 +8,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,29 @@ def test_plain_programs_are_quantized_too() -> None:
     scales = input_scales(quantized)
     assert scales["add"] == scales["read"]
     assert scales["read"] == pytest.approx(10 / 255, rel=0.02)
+
+
+def test_layers_of_two_modules_with_one_name_have_ranges_of_their_own() -> None:
+    torch.manual_seed(6)
+    roots = {
+        name: nn.Sequential(OrderedDict(linear=nn.Linear(4, 4))).eval()
+        for name in ("small", "large")
+    }
+    inputs = {"small": (_X / 10,), "large": (_X * 100,)}
+    quantized = etshared.quantize(
+        {name: torch.export.export(m, inputs[name]) for name, m in roots.items()},
+        models.quantizer("per channel"),
+        list(inputs.items()),
+    )
+    scales = input_scales(quantized)
+    assert scales["small"] == pytest.approx(0.1 / 255, rel=0.02)
+    assert scales["large"] == pytest.approx(100 / 255, rel=0.02)
+    calls = [call(name, *args) for name, args in inputs.items()]
+    for outcome in exported_outcomes(quantized, calls):
+        name = outcome.call.name
+        expected = roots[name](*inputs[name]).detach()
+        error = (outcome.result - expected).abs().max()
+        assert error < 0.02 * expected.abs().max()
 
 
 class _Method(nn.Module):

@@ -60,11 +60,19 @@ def observe_constants(module: fx.GraphModule) -> None:
             constants.value(node)
 
 
-def share_observers(modules: Mapping[str, fx.GraphModule]) -> None:
+def share_observers(
+    modules: Mapping[str, fx.GraphModule],
+    weights: Mapping[str, Mapping[str, object]],
+) -> None:
     """Let all uses of a layer have one observer for its inputs, one for its results.
 
     A layer is known by its weight. Quantized with the same ranges everywhere, it
     is packed once.
+
+    Args:
+        modules: what is quantized, by entry point.
+        weights: for each entry point, what the tensor of an fqn is known by in all
+            of them; in two entry points one fqn may stand for different tensors.
     """
     first: dict[tuple[object, ...], nn.Module] = {}
     replaced: dict[nn.Module, nn.Module] = {}
@@ -74,11 +82,13 @@ def share_observers(modules: Mapping[str, fx.GraphModule]) -> None:
             observer = replaced[observer]
         return observer
 
-    for module in modules.values():
+    for name, module in modules.items():
         for node, observer in observer_nodes(module):
-            for place in _places(node):
+            for fqn, *use in _places(node):
+                # Preparing may have made a tensor, which no other module has.
+                weight = weights[name].get(fqn, (name, fqn))
                 one = current(observer)
-                other = current(first.setdefault((*place, *_kind(one)), one))
+                other = current(first.setdefault((weight, *use, *_kind(one)), one))
                 if one is not other:
                     replaced[one] = other
     for module in modules.values():
@@ -88,10 +98,13 @@ def share_observers(modules: Mapping[str, fx.GraphModule]) -> None:
             module.set_submodule(str(node.target), current(observer))
 
 
-def _places(node: fx.Node) -> Iterator[tuple[object, ...]]:
-    """Yield the layers whose input or result a call of an observer sees."""
+def _places(node: fx.Node) -> Iterator[tuple[str, object, object]]:
+    """Yield the layers whose input or result a call of an observer sees.
+
+    A layer is the fqn of its weight and its operator; the third is which value.
+    """
     for user in node.users:
-        fqn = weight_fqn(user)
+        fqn = _weight_fqn(user)
         if fqn is not None and user.args[0] is node:
             yield fqn, user.target, "input"
     (source,) = node.all_input_nodes
@@ -99,12 +112,12 @@ def _places(node: fx.Node) -> Iterator[tuple[object, ...]]:
     if source.target in _ACTIVATIONS:
         activation = source.target
         (source,) = source.all_input_nodes
-    fqn = weight_fqn(source)
+    fqn = _weight_fqn(source)
     if fqn is not None:
         yield fqn, source.target, activation
 
 
-def weight_fqn(node: fx.Node) -> str | None:
+def _weight_fqn(node: fx.Node) -> str | None:
     """Return the name of the weight of a layer's node, if it is one."""
     value = argument(node, "weight")
     while isinstance(value, fx.Node) and value.op != "get_attr":

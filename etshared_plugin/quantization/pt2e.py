@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import fx
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -19,9 +20,11 @@ from ..entry_points import ExportedEntryPoints
 from ..errors import EtsharedError, InputError, QuantizationError
 from ..exported_session import ExportedSession, lift_programs, module_of
 from ..lifted_state import LiftedProgram
+from ..program_surgery import buffer_tensor, inputs_of
 from ..restored_state import restore
 from ..signatures import check_names
 from ..state import RESET_STATE, SharedState
+from ..tensor_views import identity
 from .faithful_quantizer import FaithfulQuantizer
 from .folding import program_of
 from .observers import (
@@ -83,7 +86,7 @@ def quantize(
             f"{type(quantizer).__name__} annotates no operator of entry points {names};"
             " give it a configuration, such as with set_global, that fits what they use"
         )
-    share_observers(prepared)
+    share_observers(prepared, {name: _weights(one) for name, one in lifted.items()})
     observations = Observations(prepared)
     for module in prepared.values():
         observe_constants(module)
@@ -107,6 +110,17 @@ def quantize(
         },
         state,
     )
+
+
+def _weights(lifted: LiftedProgram) -> dict[str, object]:
+    """Return what tensors of a program are known by in all programs, by fqn."""
+    fqns = {
+        str(spec.target)
+        for _, spec in inputs_of(lifted.program)
+        if spec.kind is not InputKind.USER_INPUT
+    }
+    known = {fqn: identity(buffer_tensor(lifted.program, fqn)) for fqn in fqns}
+    return {fqn: one for fqn, one in known.items() if one is not None}
 
 
 def _prepared(name: str, lifted: LiftedProgram, quantizer: Quantizer) -> fx.GraphModule:
