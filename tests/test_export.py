@@ -291,3 +291,29 @@ def test_a_value_may_be_stored_transposed_and_returned(
         [call("step", x), call("step", x + 1), call("both", x), call("step", x)],
         partitioner,
     )
+
+
+def test_attributes_may_share_a_container() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            plan = (["x"], ["y"])
+            self.first, self.second = {"k": plan}, {"k": plan}
+            self.register_buffer("n", torch.zeros(2))
+
+        def count(self, x: Tensor) -> Tensor:
+            self.n += x
+            return self.n * 2
+
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Shared()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner.count(x)
+
+    model = Root()
+    exported = export(model, {"forward": EntryPoint(model.forward, (torch.ones(2),))})
+    assert list(exported.state) == ["inner.n"]
+    assert model.inner.first["k"] is model.inner.second["k"]
