@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import fx
 from torch.export import ExportedProgram
 
+from .control_flow import attributes_of
 from .errors import LoweringError
 
 
 def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> None:
     """Register ExecuTorch's quantized kernels if ``program`` needs them.
 
+    Branches of control flow are looked at too.
+
     Raises:
         LoweringError: it has an operator that ExecuTorch has no kernel for.
     """
-    for node in program.graph.nodes:
+    for node in _nodes(program.graph_module):
         namespace = _namespace(node)
         if namespace == "quantized_decomposed":
             importlib.import_module("executorch.kernels.quantized")
@@ -29,6 +33,13 @@ def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> Non
                 " activations with 4- or 8-bit weights), or leave the layer as it is",
                 method_name=method_name,
             )
+
+
+def _nodes(module: fx.GraphModule) -> Iterator[fx.Node]:
+    yield from module.graph.nodes
+    for branch in attributes_of(module).values():
+        if isinstance(branch, fx.GraphModule):
+            yield from _nodes(branch)
 
 
 def _namespace(node: fx.Node) -> str | None:

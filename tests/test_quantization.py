@@ -549,3 +549,34 @@ def test_weights_that_nothing_computes_with_are_refused() -> None:
         LoweringError, match="'forward' has torchao.dequantize_affine.*no kernel for"
     ):
         edge.to_executorch()
+
+
+class _Branches(nn.Module):
+    """Has a weight of integers in one branch only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        integers = torch.arange(-16, 16, dtype=torch.int8).reshape(1, 32)
+        self.register_buffer("integers", integers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def dequantized(x: torch.Tensor) -> torch.Tensor:
+            weight: torch.Tensor = torch.ops.torchao.dequantize_affine(
+                self.integers, (1, 32), torch.ones(1, 1), None, torch.int8
+            )
+            return x * weight
+
+        result: torch.Tensor = torch.cond(x.sum() > 0, dequantized, torch.neg, (x,))
+        return result
+
+
+def test_weights_that_nothing_computes_with_are_refused_in_branches() -> None:
+    model = _Branches().eval()
+    exported = etshared.export(
+        model, {"forward": etshared.EntryPoint(model.forward, (torch.ones(1, 32),))}
+    )
+    edge = etshared.to_edge_transform_and_lower(exported)
+    with pytest.raises(
+        LoweringError, match="'forward' has torchao.dequantize_affine.*no kernel for"
+    ):
+        edge.to_executorch()
