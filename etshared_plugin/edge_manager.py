@@ -229,7 +229,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             # The emitter advises to write initial values at every load.
             warnings.filterwarnings("ignore", "Mutation on a buffer in the model")
             manager = EdgeProgramManager.to_executorch(edge, config)
-        store_once(manager, edge._named_data_store, config.segment_alignment)
+            store_once(manager, edge._named_data_store, config.segment_alignment)
         return manager
 
     def _current(self) -> dict[str, LiftedProgram]:

@@ -16,6 +16,7 @@ from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._named_data_store import NamedDataStore
 
 from ._generated import program as schema
+from .errors import ProgramFormatError
 from .pte import PteFile, Segment
 
 #: The extended header: offset of the first segment, and the size of all.
@@ -43,31 +44,71 @@ def store_once(
         return
     alignments = {key: entry.alignment for key, entry in stored.pte_data.items()}
     step = math.lcm(segment_alignment, *alignments.values())
-    data = _stored_once(bytes(manager._pte_data), alignments, step)
+    data = stored_once(bytes(manager._pte_data), alignments, step)
     manager._pte_data = Cord(data)
 
 
-def _stored_once(data: bytes, alignments: Mapping[str, int], step: int) -> bytes:
-    """Return the program with segments that moved by multiples of ``step``."""
-    program = PteFile(data)
+def stored_once(data: bytes, alignments: Mapping[str, int], step: int) -> bytes:
+    """Return the program without named data that constants of kernels are equal to.
+
+    It is returned as it is where that cannot be done.
+
+    Args:
+        data: the program.
+        alignments: of the named data, in bytes, by key.
+        step: segments move by multiples of it, in bytes.
+    """
+    try:
+        program = PteFile(data)
+        places = _places(data, program, alignments)
+        moved = _moved(data, program, places, step) if places else None
+        if moved is not None and _has_data_of(PteFile(moved), program):
+            return moved
+    except ProgramFormatError:
+        pass  # ExecuTorch may still read what it has written
+    return data
+
+
+def _places(
+    data: bytes, program: PteFile, alignments: Mapping[str, int]
+) -> dict[int, Segment]:
+    """Return where in the constants' segment the bytes of other segments are."""
     constants: dict[int, list[Segment]] = {}
     for place in sorted(program.constant_places(), key=lambda place: place.offset):
         constants.setdefault(place.nbytes, []).append(place)
     places: dict[int, Segment] = {}
     for key, index in program.named_data_segments.items():
-        named = program.segment_data(index)
-        for place in constants.get(len(named), ()):
-            if place.offset % alignments[key] == 0 and (
-                data[place.offset : place.offset + place.nbytes] == named
+        named = program.segments[index]
+        for place in constants.get(named.nbytes, ()):
+            if (
+                place.offset % alignments[key] == 0
+                # Constants stay where they are if all that goes is behind them.
+                and place.offset + place.nbytes <= named.offset
+                and data[place.offset : place.offset + place.nbytes]
+                == program.segment_data(index)
             ):
                 places[index] = place
-    return _moved(data, program, places, step)
+    return places
+
+
+def _has_data_of(program: PteFile, other: PteFile) -> bool:
+    return (
+        program.named_data_segments == other.named_data_segments
+        and len(program.segments) == len(other.segments)
+        and all(
+            program.segment_data(index) == other.segment_data(index)
+            for index in range(len(other.segments))
+        )
+    )
 
 
 def _moved(
     data: bytes, program: PteFile, places: Mapping[int, Segment], step: int
-) -> bytes:
-    """Let segments lie at ``places``, in the first segment, and close the gaps."""
+) -> bytes | None:
+    """Let segments lie at ``places``, before all of them, and close the gaps.
+
+    None if the file has no field for the offset of a segment that moves.
+    """
     order = sorted(
         range(len(program.segments)), key=lambda i: program.segments[i].offset
     )
@@ -91,6 +132,8 @@ def _moved(
     for index, offset in offsets.items():
         table = tables.Segments(index)._tab
         if offset != program.segments[index].offset:
-            field = table.Pos + table.Offset(4)
-            _UINT64.pack_into(moved, field, offset - base)
+            field = table.Offset(4)
+            if not field:  # where it is zero, the default
+                return None
+            _UINT64.pack_into(moved, table.Pos + field, offset - base)
     return bytes(moved)

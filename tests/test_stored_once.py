@@ -17,6 +17,7 @@ from torch import nn
 import etshared_plugin as etshared
 from etshared_plugin.cli import main
 from etshared_plugin.pte import PteFile
+from etshared_plugin.stored_once import stored_once
 from etshared_plugin.testing import Outcome
 
 _MIB = 2**20
@@ -114,6 +115,17 @@ def test_damage_to_the_one_copy_is_found_for_both(
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert {one["code"] for one in findings} == {"weight"}
     assert len(findings) >= 3  # the named datum, and two methods that look up
+
+
+def test_what_lies_in_the_constants_already_is_left_alone() -> None:
+    data = tied()[0]
+    alignments = dict.fromkeys(PteFile(data).named_data_segments, 1)
+    assert stored_once(data, alignments, 128) == data
+
+
+def test_what_cannot_be_read_is_left_alone() -> None:
+    data = tied()[0][:-100_000]
+    assert stored_once(data, {}, 128) == data
 
 
 class Layer(nn.Module):
