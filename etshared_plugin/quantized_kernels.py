@@ -22,12 +22,14 @@ def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> Non
         LoweringError: it has an operator that ExecuTorch has no kernel for.
     """
     for node in _nodes(program.graph_module):
-        namespace = _namespace(node)
-        if namespace == "quantized_decomposed":
+        target = node.target
+        if not isinstance(target, EdgeOpOverload):
+            continue
+        if target.namespace == "quantized_decomposed":
             importlib.import_module("executorch.kernels.quantized")
-        elif namespace == "torchao":
+        elif target.namespace == "torchao":
             raise LoweringError(
-                f"entry point '{method_name}' has {node.target._op}, which no"
+                f"entry point '{method_name}' has {target._op}, which no"
                 " partitioner takes and ExecuTorch 1.5.1 has no kernel for; quantize"
                 " in a way that the backend computes with (XNNPACK: dynamic 8-bit"
                 " activations with 4- or 8-bit weights), or leave the layer as it is",
@@ -40,8 +42,3 @@ def _nodes(module: fx.GraphModule) -> Iterator[fx.Node]:
     for branch in attributes_of(module).values():
         if isinstance(branch, fx.GraphModule):
             yield from _nodes(branch)
-
-
-def _namespace(node: fx.Node) -> str | None:
-    target = node.target
-    return target.namespace if isinstance(target, EdgeOpOverload) else None
