@@ -15,8 +15,8 @@ from random_refusals import write_refused
 from random_registrations import OWNERS, Draw, Registered, draw_kind, views
 from random_writes import write_statement
 
-#: Whether methods have branches: where a result of `torch.cond` is reshaped,
-#: ExecuTorch 1.5.1 reads memory that nothing has written.
+#: Whether methods have branches. Not while results of `torch.cond` are lost where
+#: they are reshaped, or with XNNPACK where another `torch.cond` follows.
 BRANCHES = False
 
 

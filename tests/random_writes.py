@@ -255,10 +255,6 @@ class Statements:
             if is_flat and self.kind.numel > 1:
                 less = kind.shaped(self.kind.numel - 1)
                 found.append(self._with(f"{code}[1:] = {{}}", less))
-        if len(self.kind.shape) == 2:
-            found.append(
-                self._emit(f"{self.code}.diagonal().fill_({self._constant()})")
-            )
         return found
 
     def _through(self, kind: Kind, code: str, change: str) -> None:

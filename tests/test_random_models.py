@@ -9,7 +9,7 @@ from typing import Any
 import eager_comparison  # noqa: F401  (makes exporting quicker)
 import pytest
 import torch
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from random_models import RandomModel, random_models
 from random_sequences import Runner, random_sequences
@@ -104,6 +104,7 @@ def test_random_models_do_as_eager(
             max_examples=min(_BATCH, random_model_count - start),
             database=None,
             deadline=None,
+            phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         )
         drawn = one(given(random_models(), st.data())(compare))
