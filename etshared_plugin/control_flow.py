@@ -219,9 +219,10 @@ def keep_results(program: ExportedProgram) -> ExportedProgram:
     """Copy the results of control-flow operators out of their branches' memory.
 
     1.5.1 plans the branches of all operators into one memory and leaves results
-    there, where the next operator overwrites them. The program is not changed.
+    there, where the next operator overwrites them and views do not find them. The
+    program is not changed.
     """
-    if _count(program.graph, attributes_of(program.graph_module)) < 2:
+    if not control_flow_nodes(program.graph):
         return program
     graph, nodes = copy_graph(program)
     attributes = copied_attributes(program.graph_module)
@@ -237,15 +238,6 @@ def keep_results(program: ExportedProgram) -> ExportedProgram:
     )
 
 
-def _count(graph: fx.Graph, attributes: Attributes) -> int:
-    nodes = control_flow_nodes(graph)
-    return len(nodes) + sum(
-        _count(branch.graph, attributes_of(branch))
-        for node in nodes
-        for branch in _branches(node, attributes)
-    )
-
-
 def _copy_results(graph: fx.Graph, attributes: Attributes, clone: Any) -> None:  # noqa: ANN401
     for node in control_flow_nodes(graph):
         for branch in _branches(node, attributes):
@@ -254,6 +246,8 @@ def _copy_results(graph: fx.Graph, attributes: Attributes, clone: Any) -> None: 
         for result in list(node.users):
             if not isinstance(result.meta.get("val"), torch.Tensor):
                 continue
+            # Partitioners may have moved it behind the next operator.
+            node.append(result)
             with graph.inserting_after(result):
                 copy = graph.call_function(clone, (result,))
             copy.meta.update(result.meta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,15 @@ def _batch_norm(
     )
 
 
+def _gelu(x: torch.Tensor, *, approximate: str = "none") -> Any:  # noqa: ANN401
+    """Approximate where eager does; XNNPACK computes the exact function always."""
+    if approximate != "tanh":
+        return NotImplemented
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
+    return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
+
+
 def _is_floating(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_floating_point()
@@ -47,6 +57,7 @@ def _is_floating(value: object) -> bool:
 
 #: For ``ExportedProgram.run_decompositions``.
 FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
+    torch.ops.aten.gelu.default: _gelu,
     torch.ops.aten.remainder.Scalar: _remainder,
     torch.ops.aten.remainder.Tensor: _remainder,
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,

@@ -220,3 +220,24 @@ def test_branches_of_plain_programs_write_state() -> None:
     )
     assert_program_equals(bytes(edge.to_executorch().buffer), outcomes)
     assert program.graph_module.true_graph_0.code == code
+
+
+class Results(nn.Module):
+    def shaped(self, x: Tensor) -> Tensor:
+        y = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: 2 * x, (x,))
+        return y.reshape(2, 2)
+
+    def beside_delegates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first = torch.cond(
+            x.sum() > 0, lambda x: x + 1, lambda x: x * x, (torch.tanh(x),)
+        )
+        second = torch.cond(
+            x.sum() > 1, lambda x: x - 1, lambda x: 2 * x, (torch.tanh(x),)
+        )
+        return first, second
+
+
+def test_results_are_kept_for_views_and_beside_delegates(
+    partitioner: Partitioners,
+) -> None:
+    assert_calls_equal_eager(Results(), ["shaped", "beside_delegates"], partitioner)

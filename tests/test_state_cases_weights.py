@@ -269,3 +269,20 @@ def test_a_module_under_two_names_is_one(partitioner: Partitioners) -> None:
     assert torch.equal(session.double(torch.zeros(2)), torch.full((2,), 2.0))
     assert set(session.state) == {"core.n", "other.n"}
     assert torch.equal(session.state["inner.n"], session.state["core.n"])
+
+
+def test_the_approximation_of_gelu_is_eagers(partitioner: Partitioners) -> None:
+    class Gelu(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return F.gelu(x, approximate="tanh"), F.gelu(x)
+
+    model, x = Gelu(), torch.linspace(-4, 4, 33)
+    with torch.no_grad():
+        tanh, exact = model(x)
+    assert (tanh - exact).abs().max() > 1e-4
+    assert_equals_eager(
+        model,
+        {"forward": EntryPoint(model.forward, (x,))},
+        [call("forward", x)],
+        partitioner,
+    )
