@@ -106,7 +106,7 @@ class BoundState:
                 )
             self._add(name, key, arguments.pop(parameter))
         binds = dict(entry_point.binds or {})
-        taken = set(parameters.values())
+        taken = {parameter: key for key, parameter in parameters.items()}
         signature = given.signature.replace(
             parameters=[
                 p for p in given.signature.parameters.values() if p.name not in taken
@@ -118,9 +118,7 @@ class BoundState:
             call = inspect.BoundArguments(
                 given.signature,
                 {
-                    p: self._value(next(k for k, v in parameters.items() if v == p))
-                    if p in taken
-                    else own.arguments[p]
+                    p: self._value(taken[p]) if p in taken else own.arguments[p]
                     for p in given.signature.parameters
                     if p in taken or p in own.arguments
                 },

@@ -21,8 +21,10 @@ from .graph_surgery import (
 )
 from .hidden_writes import show_hidden_writes
 from .program_surgery import (
+    CONSTANT_INPUTS,
     Attributes,
     assemble,
+    assemble_copy,
     buffer_tensor,
     clone_operator,
     copy_graph,
@@ -32,8 +34,6 @@ from .program_surgery import (
 )
 
 _aten = torch.ops.aten
-
-_CONSTANT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def control_flow_nodes(graph: fx.Graph) -> list[fx.Node]:
@@ -184,7 +184,7 @@ def separate_constants(program: ExportedProgram) -> ExportedProgram:
     shared = [
         (node, spec)
         for node, spec in inputs
-        if spec.kind in _CONSTANT
+        if spec.kind in CONSTANT_INPUTS
         and 0 < sum(user in users for user in node.users) < len(node.users)
     ]
     if not shared:
@@ -227,15 +227,7 @@ def keep_results(program: ExportedProgram) -> ExportedProgram:
     graph, nodes = copy_graph(program)
     attributes = copied_attributes(program.graph_module)
     _copy_results(graph, attributes, clone_operator(program))
-    values = graph.output_node().args[0]
-    assert isinstance(values, tuple | list)
-    return assemble(
-        program,
-        graph,
-        [(nodes[node], spec) for node, spec in inputs_of(program)],
-        list(zip(values, program.graph_signature.output_specs, strict=True)),
-        attributes=attributes,
-    )
+    return assemble_copy(program, graph, nodes, attributes)
 
 
 def _copy_results(graph: fx.Graph, attributes: Attributes, clone: Any) -> None:  # noqa: ANN401

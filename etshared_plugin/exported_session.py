@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from .control_flow import attributes_of
 from .errors import InputError
 from .lifted_state import LiftedProgram
 from .plain_programs import lift_declared, lift_plain_programs
@@ -36,11 +37,7 @@ def module_of(program: ExportedProgram) -> fx.GraphModule:
     """
     graph, nodes = copy_graph(program)
     first = next(node for node in graph.nodes if node.op != "placeholder")
-    attributes: dict[str, Any] = {
-        node.target: program.graph_module.get_submodule(node.target)
-        for node in graph.nodes
-        if node.op == "get_attr"
-    }
+    attributes = attributes_of(program.graph_module)
     for old, spec in inputs_of(program):
         if spec.kind is InputKind.USER_INPUT:
             continue

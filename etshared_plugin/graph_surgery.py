@@ -109,6 +109,15 @@ def relayout_copy(node: fx.Node) -> None:
         node.kwargs = {"memory_format": torch.contiguous_format}
 
 
+def clone_before_use(node: fx.Node, **kwargs: object) -> fx.Node:
+    """Let all users of a placeholder take a clone of it."""
+    first = next(n for n in node.graph.nodes if n.op != "placeholder")
+    with node.graph.inserting_before(first):
+        clone = insert_call(node.graph, _aten.clone.default, node, **kwargs)
+    node.replace_all_uses_with(clone, delete_user_cb=lambda user: user is not clone)
+    return clone
+
+
 def use_contiguous_value(node: fx.Node) -> None:
     """Let all users of a value take its contiguous copy ``node``, if it is one.
 

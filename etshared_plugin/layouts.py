@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.export.graph_signature import InputKind
 
+from .graph_surgery import clone_before_use
 from .lifted_state import LiftedProgram, functionalize
 from .program_surgery import inputs_of
-
-_aten = torch.ops.aten
 
 _FORMATS = (torch.channels_last, torch.channels_last_3d)
 
@@ -29,7 +28,7 @@ def use_contiguous_layouts(lifted: LiftedProgram) -> LiftedProgram:
             continue
         changed = True
         if spec.kind is InputKind.USER_INPUT:
-            _copy_after(node)
+            clone_before_use(node, memory_format=torch.contiguous_format)
             continue
         for tensors in (program.state_dict, program.constants):
             tensor = tensors.get(str(spec.target))
@@ -48,13 +47,3 @@ def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(copy, requires_grad=tensor.requires_grad)
     return copy
-
-
-def _copy_after(node: fx.Node) -> None:
-    first = next(n for n in node.graph.nodes if n.op != "placeholder")
-    with node.graph.inserting_before(first):
-        copy = node.graph.call_function(
-            _aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
-        )
-    copy.meta["val"] = node.meta["val"].contiguous()
-    node.replace_all_uses_with(copy, lambda user: user is not copy)

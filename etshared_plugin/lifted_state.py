@@ -26,6 +26,7 @@ from torch.export.graph_signature import (
 from .control_flow import copied_attributes, take_writes_out
 from .decompositions import FAITHFUL_DECOMPOSITIONS
 from .graph_surgery import (
+    clone_before_use,
     copied_value,
     dtype_of,
     is_functional,
@@ -136,7 +137,8 @@ def lift(
         else:
             results.append((value, output))
     if not functional and not written:
-        written = {fqn: _clone_before_use(graph, n) for fqn, n in state.items()}
+        # In-place operators act on the clone, which then is the new value.
+        written = {fqn: clone_before_use(node) for fqn, node in state.items()}
     state_inputs = [(node, user_input(node)) for node in state.values()]
     return LiftedProgram(
         assemble(
@@ -160,16 +162,6 @@ def _drop_copies(graph: fx.Graph) -> None:
             graph.erase_node(node)
         elif node.target is torch.ops.aten.copy.default:
             relayout_copy(node)
-
-
-def _clone_before_use(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    """Let in-place operators act on a copy, which then is the new value."""
-    first = next(n for n in graph.nodes if n.op != "placeholder")
-    with graph.inserting_before(first):
-        clone = graph.call_function(torch.ops.aten.clone.default, (node,))
-    clone.meta.update(node.meta)
-    node.replace_all_uses_with(clone, delete_user_cb=lambda user: user is not clone)
-    return clone
 
 
 def functionalize(lifted: LiftedProgram) -> LiftedProgram:

@@ -7,15 +7,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import InputKind
 
 from .graph_surgery import insert_call
 from .lifted_state import LiftedProgram
-from .program_surgery import inputs_of
+from .program_surgery import CONSTANT_INPUTS, inputs_of
 
 _aten = torch.ops.aten
-
-_CONSTANT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def use_live_statistics(lifted: LiftedProgram) -> LiftedProgram:
@@ -24,7 +21,8 @@ def use_live_statistics(lifted: LiftedProgram) -> LiftedProgram:
     Delegates fold its parameters and statistics into a convolution before it,
     whatever they are. The graph is changed in place.
     """
-    constants = {n for n, spec in inputs_of(lifted.program) if spec.kind in _CONSTANT}
+    inputs = inputs_of(lifted.program)
+    constants = {node for node, spec in inputs if spec.kind in CONSTANT_INPUTS}
     graph = lifted.program.graph
     for node in list(graph.nodes):
         if node.target is not _aten._native_batch_norm_legit_no_training.default:

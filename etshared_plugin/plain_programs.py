@@ -12,13 +12,10 @@ from torch.export.graph_signature import InputKind
 from .errors import StateError
 from .graph_surgery import is_functional
 from .lifted_state import LiftedProgram, functionalize, keep, lift
-from .program_surgery import buffer_fqns, buffer_tensor, inputs_of
+from .program_surgery import CONSTANT_INPUTS, buffer_fqns, buffer_tensor, inputs_of
 from .refusals import refuse_unfaithful
 from .state import SharedState, select_state, tensor_kind
 from .tensor_views import identity, overlap
-
-#: Inputs whose values a program keeps.
-_KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +151,7 @@ def _refuse_hidden_views(
     """Refuse what would keep its value when shared state in its memory changes."""
     for name, program in programs.items():
         for node, spec in inputs_of(program):
-            if spec.kind not in _KEPT or not node.users:
+            if spec.kind not in CONSTANT_INPUTS or not node.users:
                 continue
             used = _Occurrence(
                 name, str(spec.target), buffer_tensor(program, str(spec.target))

@@ -34,6 +34,9 @@ _INPUT_ORDER = {
 }
 _STATE_INPUT_ORDER = 5
 
+#: Inputs whose values a program holds.
+CONSTANT_INPUTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
 _Spec = TypeVar("_Spec", InputSpec, OutputSpec)
 
 Inputs = list[tuple[fx.Node, InputSpec]]
@@ -148,7 +151,16 @@ def assemble(
 
 def copied_program(program: ExportedProgram) -> ExportedProgram:
     """Copy a program whose graph is to be changed; tensors are shared."""
-    graph, nodes = copy_graph(program)
+    return assemble_copy(program, *copy_graph(program))
+
+
+def assemble_copy(
+    program: ExportedProgram,
+    graph: fx.Graph,
+    nodes: Mapping[fx.Node, fx.Node],
+    attributes: Attributes | None = None,
+) -> ExportedProgram:
+    """Make a program of what ``copy_graph`` returned, changed between its ends."""
     values = graph.output_node().args[0]
     assert isinstance(values, tuple | list)
     return assemble(
@@ -156,6 +168,7 @@ def copied_program(program: ExportedProgram) -> ExportedProgram:
         graph,
         [(nodes[node], spec) for node, spec in inputs_of(program)],
         list(zip(values, program.graph_signature.output_specs, strict=True)),
+        attributes=attributes,
     )
 
 

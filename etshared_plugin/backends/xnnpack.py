@@ -92,14 +92,15 @@ def etshared_identify_constants(
         return None
     payload = Payload(lowered_module.processed_bytes)
     identities: dict[int, set[str]] = {}
-    for operand in packed_operands(payload):
+    operands = list(packed_operands(payload))
+    for operand in operands:
         identities.setdefault(operand.constant, set()).add(operand.identity)
     # Where operators pack one constant in two ways, one name would stand for both.
     is_shareable = all(len(several) == 1 for several in identities.values())
     # 1.5.1 with the cache on crashes where it packs bfloat16 weights.
     is_shareable = is_shareable and not any(
         payload.values[operand.value].datatype == _D.xnn_datatype_bf16
-        for operand in packed_operands(payload)
+        for operand in operands
     )
     changed = {i: min(several) for i, several in identities.items() if is_shareable}
     keys = {**payload.keys, **changed}

@@ -16,10 +16,9 @@ from executorch.exir.backend.partitioner import PartitionResult
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 
 from ..partitioner import SharedStatePartitioner
-from ..program_surgery import inputs_of
+from ..program_surgery import CONSTANT_INPUTS, inputs_of
 
 _aten = exir_ops.edge.aten
 
@@ -30,8 +29,6 @@ _PRODUCTS = (
     _aten.linear.default,
     _aten.mm.default,
 )
-
-_CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 #: ExecuTorch gives each user a copy of a constant that has no user with its own tag.
 _APART = "etshared_constants_apart"
@@ -50,7 +47,7 @@ class ConstantsApartPartitioner(SharedStatePartitioner):
         apart = [
             node
             for node, spec in inputs_of(result.tagged_exported_program)
-            if spec.kind in _CONSTANTS
+            if spec.kind in CONSTANT_INPUTS
             and node.meta.get("delegation_tag") in tags
             and len({_way(user, node) for user in node.users}) > 1
         ]

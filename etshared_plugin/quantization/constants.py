@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
-from torch import fx, nn
-
-
-def attribute(module: nn.Module, fqn: str) -> Any:  # noqa: ANN401
-    """Return what a nested name stands for."""
-    for name in fqn.split("."):
-        module = getattr(module, name)
-    return module
+from torch import fx
 
 
 class Constants:
@@ -43,7 +37,7 @@ class Constants:
         if node not in self._values:
             function: Any = node.target
             if node.op == "get_attr":
-                self._values[node] = attribute(self._module, function)
+                self._values[node] = operator.attrgetter(function)(self._module)
             else:
                 if node.op == "call_module":
                     function = self._module.get_submodule(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from ..program_surgery import (
     order_inputs,
     outputs_of,
 )
-from .constants import Constants, attribute
+from .constants import Constants
 
 #: Arguments of quantize and dequantize operators that may be tensors.
 _PARAMETERS = {1: "scale", 2: "zero_point"}
@@ -67,7 +68,7 @@ def program_of(
     tensors: dict[str, torch.Tensor] = {}
     first = next(iter(graph.nodes))
     for target, nodes in attributes.items():
-        tensor = attribute(module, target)
+        tensor = operator.attrgetter(target)(module)
         if isinstance(tensor, nn.Module):
             continue  # a branch of control flow
         fqn = names.get(target, target)
