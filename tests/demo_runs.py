@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from etshared_plugin.cli import main
 
 
 def run_demo(directory: Path, *arguments: str) -> str:
@@ -34,6 +39,15 @@ def cells(output: str, name: str) -> list[str]:
     """Return the cells of the first row of a table that begins with ``name``."""
     line = next(line for line in output.splitlines() if line.startswith(name))
     return re.split(" {2,}", line.strip())
+
+
+def assert_recommended_commands_work(
+    output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = recommended_commands(output)
+    assert [command.split()[0] for command in commands] == ["inspect", "verify", "run"]
+    for command in commands:
+        assert main(shlex.split(command)) == 0, capsys.readouterr().err
 
 
 def recommended_commands(output: str) -> list[str]:

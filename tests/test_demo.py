@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from demo_runs import cells, recommended_commands, run_demo
+from demo_runs import assert_recommended_commands_work, cells, run_demo
 from packed_cache_use import assert_loads_agree
 from rich.console import Console
 from streaming_vad import demo, measuring, speech
@@ -66,10 +65,7 @@ def test_the_shared_state_is_listed_with_its_users(demo_output: str) -> None:
 def test_the_commands_that_the_demo_recommends_work(
     demo_output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = recommended_commands(demo_output)
-    assert [command.split()[0] for command in commands] == ["inspect", "verify", "run"]
-    for command in commands:
-        assert main(shlex.split(command)) == 0, capsys.readouterr().err
+    assert_recommended_commands_work(demo_output, capsys)
 
 
 def test_packed_weights_change_no_bit(

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import packed_cache_use as use
 import packed_programs as programs
 import pytest
 from packed_cache_use import assert_right, facts_of, load, origin
+from running import run_threads
 
 _KILL_WRITERS = Path(__file__).with_name("kill_writers.py")
 
@@ -132,23 +132,14 @@ def test_two_processes_pack_once_and_share_the_pages(
 
 def test_threads_load_at_once_and_pack_once(tmp_path: Path) -> None:
     origins: list[str | None] = []
-    failures: list[BaseException] = []
 
     def live() -> None:
-        try:
-            for _ in range(10):
-                program = load(tmp_path)
-                origins.append(origin(program))
-                assert_right(program)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(10):
+            program = load(tmp_path)
+            origins.append(origin(program))
+            assert_right(program)
 
-    threads = [threading.Thread(target=live) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    run_threads(*[live] * 4)
     assert Counter(origins)["written"] == 1
 
 
@@ -156,26 +147,16 @@ def test_sessions_in_two_threads_use_one_file(tmp_path: Path) -> None:
     load(tmp_path)
     program = load(tmp_path)
     inputs = programs.mixed()[1]
-    failures: list[BaseException] = []
 
     def live() -> None:
-        try:
-            for _ in range(30):
-                session = program.session(threads="caller")
-                found = {
-                    name: session[name](*programs.arrays(x))
-                    for name, x in inputs.items()
-                }
-                use.assert_same(found, use.expected())
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(30):
+            session = program.session(threads="caller")
+            found = {
+                name: session[name](*programs.arrays(x)) for name, x in inputs.items()
+            }
+            use.assert_same(found, use.expected())
 
-    threads = [threading.Thread(target=live) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    run_threads(live, live)
     assert program.stats().constants_packed == 0
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +10,14 @@ import packed_cache_use as use
 import packed_programs as programs
 import pytest
 from packed_cache_use import load, origin
+from running import run_python
 
 import etshared_plugin as etshared
 
 
 def _run(code: str, *arguments: object) -> list:
     """What a process prints as JSON."""
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    return json.loads(run_python(code, *arguments))
 
 
 def _write_program(path: Path, width: int = 32) -> Path:

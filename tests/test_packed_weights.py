@@ -8,16 +8,16 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import packed_programs as programs
 import pytest
 from executorch.exir._serialize._program import PTEFile
+from packed_cache_use import alone, assert_same
 from packed_programs import Inputs, arrays
 from program_builders import edited, stock_program
+from running import run_python, run_threads
 
 import etshared_plugin as etshared
 from etshared_plugin.cli import main
@@ -33,19 +33,6 @@ def _results(session: Session, inputs: Inputs) -> dict[str, np.ndarray]:
     return {name: session[name](*arrays(x)) for name, x in inputs.items()}
 
 
-def _assert_same(
-    actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]
-) -> None:
-    assert actual.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(actual[name], value, err_msg=name)
-
-
-def _unshared(data: bytes, inputs: Inputs) -> dict[str, np.ndarray]:
-    program = etshared.load(data, tensors="numpy", packed_weights=False)
-    return _results(program.session(), inputs)
-
-
 def _descriptors(name: str) -> list[int]:
     found = []
     for entry in os.listdir("/proc/self/fd"):
@@ -57,35 +44,24 @@ def _descriptors(name: str) -> list[int]:
     return found
 
 
-def _run(code: str, *arguments: object) -> str:
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
 @pytest.mark.parametrize("source", ["bytes", "file"])
 @pytest.mark.parametrize("layer", programs.LAYERS)
 def test_results_are_those_without_sharing(
     layer: str, source: str, tmp_path: Path
 ) -> None:
     data, inputs = programs.one_layer(layer)
-    expected = _unshared(data, inputs)
+    expected = alone(data, inputs)
     path = tmp_path / "layer.pte"
     path.write_bytes(data)
     program = etshared.load(data if source == "bytes" else path, tensors="numpy")
     first, second = program.session(), program.session()
     second.load(*reversed(program.entry_points))
     for session in (first, second):
-        _assert_same(_results(session, inputs), expected)
+        assert_same(_results(session, inputs), expected)
     del first, session
     third = program.session(threads="caller")
     for session in (second, third, second):
-        _assert_same(_results(session, inputs), expected)
+        assert_same(_results(session, inputs), expected)
 
 
 @pytest.mark.parametrize("source", ["bytes", "file"])
@@ -109,24 +85,24 @@ def test_equal_bytes_with_other_meanings_stay_apart(
             )
         )
         np.testing.assert_array_equal(results["adapted"], results["in_wide"])
-    _assert_same(results, _unshared(data, inputs))
+    assert_same(results, alone(data, inputs))
     assert all(one.is_shared for one in program.stats().entry_points)
 
 
 def test_two_programs_with_equal_bytes_stay_apart() -> None:
     data, inputs = programs.confusable()
-    expected = _unshared(data, inputs)
+    expected = alone(data, inputs)
     sessions = [etshared.load(data, tensors="numpy").session() for _ in range(3)]
     for session in sessions:
         session.load()
     del sessions[0], session
     for session in sessions:
-        _assert_same(_results(session, inputs), expected)
+        assert_same(_results(session, inputs), expected)
 
 
 def test_sessions_end_in_any_order_without_a_descriptor_left() -> None:
     data, inputs = programs.mixed()
-    expected = _unshared(data, inputs)
+    expected = alone(data, inputs)
     program = etshared.load(data, tensors="numpy")
     sessions = [program.session() for _ in range(6)]
     for session in sessions:
@@ -138,10 +114,10 @@ def test_sessions_end_in_any_order_without_a_descriptor_left() -> None:
         session.load("decode")
         for one in (*sessions, session):
             one.reset()
-            _assert_same(_results(one, inputs), expected)
+            assert_same(_results(one, inputs), expected)
     del session, sessions, one
     sessions = [program.session()]
-    _assert_same(_results(sessions[0], inputs), expected)
+    assert_same(_results(sessions[0], inputs), expected)
     del sessions, program
     assert _descriptors("etshared-packed-weights") == []
 
@@ -161,7 +137,7 @@ def test_packed_weights_cannot_change() -> None:
     with pytest.raises(PermissionError):
         os.truncate(path, 0)
     session.reset()
-    _assert_same(_results(session, inputs), expected)
+    assert_same(_results(session, inputs), expected)
 
 
 def test_stats_count_what_entry_points_pack_and_reuse() -> None:
@@ -257,7 +233,7 @@ def test_nothing_is_shared_unless_the_record_says_so(option: _Options) -> None:
     assert (found["decode"].constants_packed, found["decode"].pack_seconds) == (0, 0)
     assert found["encode"].is_shared and found["step"].is_shared
     assert program.stats().constants_packed == 2
-    _assert_same(_results(session, programs.mixed()[1]), _unshared(*programs.mixed()))
+    assert_same(_results(session, programs.mixed()[1]), alone(*programs.mixed()))
 
 
 def test_nothing_is_shared_when_it_is_switched_off_or_without_record() -> None:
@@ -304,7 +280,7 @@ def test_one_delegate_keeps_its_whole_method_from_sharing() -> None:
     data = _with_options(_SHARING, _SHARING, {"weight_cache_enabled": "false"})
     program = etshared.load(data, tensors="numpy")
     session = program.session()
-    _assert_same(_results(session, programs.mixed()[1]), _unshared(*programs.mixed()))
+    assert_same(_results(session, programs.mixed()[1]), alone(*programs.mixed()))
     found = {one.name: one for one in program.stats().entry_points}
     assert found["step"].not_shared == "the record does not allow it for delegate 1"
     assert found["encode"].is_shared
@@ -322,36 +298,18 @@ def test_threads_are_the_pool_or_the_caller() -> None:
         program.session(threads="all")  # type: ignore[arg-type]
 
 
-def _in_threads(*actions: Callable[[], None]) -> None:
-    failures: list[BaseException] = []
-
-    def guarded(action: Callable[[], None]) -> None:
-        try:
-            action()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(one,)) for one in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
 def test_sessions_load_run_and_end_in_several_threads() -> None:
     data, inputs = programs.mixed()
-    expected = _unshared(data, inputs)
+    expected = alone(data, inputs)
     program = etshared.load(data, tensors="numpy")
 
     def live() -> None:
         for step in range(30):
             session = program.session(threads="pool" if step % 2 else "caller")
-            _assert_same(_results(session, inputs), expected)
+            assert_same(_results(session, inputs), expected)
             del session
 
-    _in_threads(live, live, live)
+    run_threads(live, live, live)
     assert program.stats().constants_packed == 2
 
 
@@ -364,13 +322,13 @@ def test_a_child_process_uses_what_its_parent_packed() -> None:
     if child == 0:
         status = 1
         try:
-            _assert_same(_results(program.session(threads="caller"), inputs), expected)
+            assert_same(_results(program.session(threads="caller"), inputs), expected)
             session.reset()
-            _assert_same(_results(session, inputs), expected)
+            assert_same(_results(session, inputs), expected)
             status = 0
         finally:
             os._exit(status)
-    _assert_same(_results(program.session(threads="caller"), inputs), expected)
+    assert_same(_results(program.session(threads="caller"), inputs), expected)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -409,7 +367,9 @@ def test_memory_holds_one_packed_copy(source: str, tmp_path: Path) -> None:
     path.write_bytes(programs.mixed(width)[0])
     small.write_bytes(programs.mixed()[0])
     found = {
-        kind: [int(word) for word in _run(_MEMORY, path, kind, source, small).split()]
+        kind: [
+            int(word) for word in run_python(_MEMORY, path, kind, source, small).split()
+        ]
         for kind in ("shares", "alone")
     }
     anonymous, proportional, packed = found["shares"]
@@ -430,7 +390,9 @@ def test_three_entry_points_grow_memory_by_one_packed_copy(tmp_path: Path) -> No
     path.write_bytes(programs.three_users(512))
     small.write_bytes(programs.mixed()[0])
     found = {
-        kind: list(map(int, _run(_MEMORY, path, kind, "bytes", small, *names).split()))
+        kind: list(
+            map(int, run_python(_MEMORY, path, kind, "bytes", small, *names).split())
+        )
         for kind in ("shares", "alone")
     }
     anonymous, proportional, packed = found["shares"]
@@ -481,7 +443,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print("done")
 """
-    assert _run(code, path) == "done\n"
+    assert run_python(code, path) == "done\n"
 
 
 def test_without_memory_to_share_each_session_packs(tmp_path: Path) -> None:
@@ -499,4 +461,6 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
 session.load()
 print({one.not_shared for one in program.stats().entry_points})
 """
-    assert _run(code, path) == ("{'no memory can be shared: Too many open files'}\n")
+    assert run_python(code, path) == (
+        "{'no memory can be shared: Too many open files'}\n"
+    )

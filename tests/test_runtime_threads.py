@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import runtime_programs as programs
+from running import run_threads
 from runtime_programs import Backend
 
 import etshared_plugin as etshared
 from etshared_plugin.runtime import Session
 
 _CALLS = 2000
-
-
-def _run(*actions: Callable[[], None]) -> None:
-    failures: list[BaseException] = []
-
-    def guarded(action: Callable[[], None]) -> None:
-        try:
-            action()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(one,)) for one in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])
@@ -55,7 +36,7 @@ def test_two_threads_in_one_session_wait_for_each_other(backend: Backend) -> Non
             assert (result["sum"] == 2 * i).all()
             assert (result["rest"][0] == 2).all()
 
-    _run(forward, nested)
+    run_threads(forward, nested)
     assert counts == list(range(1, _CALLS + 1))
 
 
@@ -74,7 +55,7 @@ def test_two_sessions_in_two_threads_do_not_meet(backend: Backend) -> None:
     found: list[list[np.ndarray]] = [[], []]
     for scale, results in zip((1.0, -1.0), expected, strict=True):
         run(program.session(), scale, results)
-    _run(
+    run_threads(
         lambda: run(program.session(), 1.0, found[0]),
         lambda: run(program.session(), -1.0, found[1]),
     )
@@ -92,7 +73,7 @@ def test_sessions_start_and_end_in_many_threads() -> None:
             session.forward(np.ones((1, 4), np.float32))
             del session
 
-    _run(live, live, live)
+    run_threads(live, live, live)
 
 
 _DAEMONS = """

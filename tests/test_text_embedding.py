@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from demo_runs import cells, recommended_commands, run_demo
+from demo_runs import assert_recommended_commands_work, cells, run_demo
 from executorch.runtime import Runtime
 from packed_cache_use import assert_loads_agree
 from rich.console import Console
@@ -24,7 +23,6 @@ from text_embedding.model import CAPACITY, MAX_TOKENS, TextEmbedder, load_model
 from text_embedding.texts import EDGES, NOTES, QUERIES, make_tokenizer, tokenize
 
 import etshared_plugin as etshared
-from etshared_plugin.cli import main
 from etshared_plugin.errors import InputError
 
 Text = tuple[torch.Tensor, torch.Tensor]
@@ -117,10 +115,7 @@ def test_five_entry_points_take_the_file_of_one(
 def test_the_commands_that_the_demo_recommends_work(
     demo_output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands = recommended_commands(demo_output)
-    assert [command.split()[0] for command in commands] == ["inspect", "verify", "run"]
-    for command in commands:
-        assert main(shlex.split(command)) == 0, capsys.readouterr().err
+    assert_recommended_commands_work(demo_output, capsys)
 
 
 def test_a_difference_makes_the_demo_fail() -> None:
