@@ -1,7 +1,10 @@
 """ExecuTorch programs whose entry points share weights and state.
 
 Importing this package imports neither torch nor the native runtime; each name
-brings in what it needs on first use.
+brings in what it needs on first use. :mod:`.capture`, :mod:`.lifted`,
+:mod:`.lowering`, :mod:`.quantization` and :mod:`.testing` work with torch;
+:mod:`.context`, :mod:`.pte`, :mod:`.inspection`, :mod:`.cli` and :mod:`.runtime`
+do without it.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from .errors import EtsharedError
 
 if TYPE_CHECKING:
     from .backends.xnnpack_partitioner import SharedXnnpackPartitioner
-    from .bound_state import Bind
-    from .edge_manager import SharedEdgeProgramManager
-    from .entry_points import EntryPoint, ExportedEntryPoints, export
-    from .lowering import to_edge_transform_and_lower
-    from .partitioner import SharedStatePartitioner
+    from .capture.bound_state import Bind
+    from .capture.entry_points import EntryPoint, ExportedEntryPoints, export
+    from .lowering.edge_manager import SharedEdgeProgramManager
+    from .lowering.edge_transform import to_edge_transform_and_lower
+    from .lowering.partitioner import SharedStatePartitioner
     from .quantization import quantize
     from .runtime import PackedCache, Session, SharedProgram, load
 
@@ -41,19 +44,19 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Bind": "bound_state",
-    "EntryPoint": "entry_points",
-    "ExportedEntryPoints": "entry_points",
+    "Bind": "capture.bound_state",
+    "EntryPoint": "capture.entry_points",
+    "ExportedEntryPoints": "capture.entry_points",
     "PackedCache": "runtime",
     "Session": "runtime",
-    "SharedEdgeProgramManager": "edge_manager",
+    "SharedEdgeProgramManager": "lowering.edge_manager",
     "SharedProgram": "runtime",
-    "SharedStatePartitioner": "partitioner",
+    "SharedStatePartitioner": "lowering.partitioner",
     "SharedXnnpackPartitioner": "backends.xnnpack_partitioner",
-    "export": "entry_points",
+    "export": "capture.entry_points",
     "load": "runtime",
     "quantize": "quantization",
-    "to_edge_transform_and_lower": "lowering",
+    "to_edge_transform_and_lower": "lowering.edge_transform",
 }
 
 

@@ -23,7 +23,7 @@ from .context.scalar_type import ScalarType
 
 if TYPE_CHECKING:
     from .inspection import Finding, ProgramReport
-    from .memory_planning import MemoryPlanner
+    from .lowering.memory_planning import MemoryPlanner
     from .state import SharedState
 
 hookspec = pluggy.HookspecMarker("etshared")

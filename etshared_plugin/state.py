@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from .errors import StateError
-from .lifted_state import LiftedProgram, functionalize
-from .program_surgery import flat_call
-from .signatures import CallingConvention
+from .lifted.lifted_state import LiftedProgram, functionalize
+from .lifted.program_surgery import flat_call
+from .lifted.signatures import CallingConvention
 
 #: Name of the generated entry point unless the caller chooses another.
 RESET_STATE = "reset_state"

@@ -62,7 +62,7 @@ def generate() -> dict[Path, str]:
         headers / "program_generated.h": cpp(program),
         headers / "shared_context_generated.h": cpp(context),
         PACKAGE / "context" / "_generated" / "shared_context.py": python(context),
-        PACKAGE / "_generated" / "program.py": python(program),
+        PACKAGE / "pte" / "_generated" / "program.py": python(program),
         PACKAGE / "backends" / "_generated" / "xnnpack_graph.py": python(xnnpack_graph),
     }
 

@@ -34,7 +34,7 @@ from etshared_plugin.inspection import (
     Severity,
     inspect_program,
 )
-from etshared_plugin.memory_planning import SharedMemoryPlanner
+from etshared_plugin.lowering.memory_planning import SharedMemoryPlanner
 from etshared_plugin.plugins import plugin_manager
 from etshared_plugin.pte import PteFile
 from etshared_plugin.runtime._libraries import load_plugin_libraries

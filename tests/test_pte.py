@@ -21,11 +21,11 @@ from program_builders import (
     with_record,
 )
 
-from etshared_plugin._generated.program import Program
 from etshared_plugin.context import ScalarType, encode
 from etshared_plugin.errors import ContextFormatError, ProgramFormatError
-from etshared_plugin.execution_plan import DataLocation, InstructionKind, ValueKind
 from etshared_plugin.pte import PteFile
+from etshared_plugin.pte._generated.program import Program
+from etshared_plugin.pte.execution_plan import DataLocation, InstructionKind, ValueKind
 
 
 @pytest.fixture(scope="module")

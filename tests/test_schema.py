@@ -8,12 +8,12 @@ from types import ModuleType
 import flatbuffers
 import pytest
 
-from etshared_plugin._generated import program
 from etshared_plugin.backends._generated import xnnpack_graph
 from etshared_plugin.context import CONTEXT_KEY, CONTEXT_VERSION, ScalarType
 from etshared_plugin.context._generated import shared_context
 from etshared_plugin.errors import FormatError
 from etshared_plugin.flatbuffer import check
+from etshared_plugin.pte._generated import program
 
 SCHEMA = Path(__file__).parents[1] / "schema"
 README = (SCHEMA / "README.md").read_text(encoding="utf-8")

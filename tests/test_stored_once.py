@@ -16,8 +16,8 @@ from torch import nn
 
 import etshared_plugin as etshared
 from etshared_plugin.cli import main
+from etshared_plugin.lowering.stored_once import stored_once
 from etshared_plugin.pte import PteFile
-from etshared_plugin.stored_once import stored_once
 from etshared_plugin.testing import Outcome
 
 _MIB = 2**20

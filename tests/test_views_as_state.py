@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from etshared_plugin import EntryPoint, export
 from etshared_plugin.errors import StateError
-from etshared_plugin.tensor_views import lies_in, overlap, view_of_whole
+from etshared_plugin.lifted.tensor_views import lies_in, overlap, view_of_whole
 
 Partitioners = Sequence[Partitioner]
 

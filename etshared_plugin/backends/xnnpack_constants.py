@@ -17,8 +17,8 @@ from executorch.exir.dialects._ops import ops as exir_ops
 from torch import fx
 from torch.export import ExportedProgram
 
-from ..partitioner import SharedStatePartitioner
-from ..program_surgery import CONSTANT_INPUTS, inputs_of
+from ..lifted.program_surgery import CONSTANT_INPUTS, inputs_of
+from ..lowering.partitioner import SharedStatePartitioner
 
 _aten = exir_ops.edge.aten
 

@@ -15,8 +15,8 @@ from ..context import (
     InputSizes,
     SharedContext,
 )
-from ..execution_plan import Dynamism, ExecutionPlan, Value
 from ..pte import PteFile
+from ..pte.execution_plan import Dynamism, ExecutionPlan, Value
 from .placement_use import PlacementUse, placement_uses
 
 Problem = tuple[str, str]

@@ -21,8 +21,8 @@ from ..context import (
     StructureKind,
     Weight,
 )
-from ..execution_plan import ExecutionPlan, Placement, Tensor
 from ..pte import PteFile
+from ..pte.execution_plan import ExecutionPlan, Placement, Tensor
 from .placement_use import PlacementUse, placement_uses
 
 # Where stock ExecuTorch places the mutable buffers that methods share.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..context import Access, InputSizes, SharedContext
 from ..errors import ContextFormatError
-from ..execution_plan import Dynamism, ExecutionPlan, InstructionKind, Value
 from ..pte import PteFile
+from ..pte.execution_plan import Dynamism, ExecutionPlan, InstructionKind, Value
 from .agreement import method_problems, signature_problems
 from .derived_context import derive_context
 from .report import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..context.scalar_type import ScalarType
-from ..execution_plan import ExecutionPlan, Instruction, InstructionKind, Placement
+from ..pte.execution_plan import ExecutionPlan, Instruction, InstructionKind, Placement
 
 
 @dataclass(frozen=True, slots=True)

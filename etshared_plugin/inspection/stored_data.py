@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ..context import CONTEXT_KEY, SharedContext, Weight
-from ..execution_plan import ExecutionPlan
 from ..pte import PteFile
+from ..pte.execution_plan import ExecutionPlan
 from .agreement import Problem, recorded_plans
 from .stored_twice import WORTH_NBYTES, common_keys
 

@@ -14,7 +14,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from ..program_surgery import (
+from ..lifted.program_surgery import (
     Inputs,
     assemble,
     buffer_input,

@@ -16,15 +16,15 @@ from torch.export.graph_signature import InputKind
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from ..entry_points import ExportedEntryPoints
+from ..capture.entry_points import ExportedEntryPoints
+from ..capture.exported_session import ExportedSession, lift_programs, module_of
 from ..errors import EtsharedError, InputError, QuantizationError
-from ..exported_session import ExportedSession, lift_programs, module_of
-from ..lifted_state import LiftedProgram
-from ..program_surgery import buffer_tensor, inputs_of
-from ..restored_state import restore
-from ..signatures import check_names
+from ..lifted.lifted_state import LiftedProgram
+from ..lifted.program_surgery import buffer_tensor, inputs_of
+from ..lifted.restored_state import restore
+from ..lifted.signatures import check_names
+from ..lifted.tensor_views import identity
 from ..state import RESET_STATE, SharedState
-from ..tensor_views import identity
 from .faithful_quantizer import FaithfulQuantizer
 from .folding import program_of
 from .observers import (

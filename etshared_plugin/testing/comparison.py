@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..bound_state import BoundState
-from ..entry_points import EntryPoint, export
+from ..capture.bound_state import BoundState
+from ..capture.entry_points import EntryPoint, export
 from ..errors import EtsharedError
-from ..lowering import Partitioners, to_edge_transform_and_lower
+from ..lowering.edge_transform import Partitioners, to_edge_transform_and_lower
 from ..runtime import Session, SharedProgram, load
 from .drawing import Inputs, draw_calls
 from .eager import Call, Outcome, eager_outcomes

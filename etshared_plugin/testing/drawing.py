@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..capture.entry_points import EntryPoint
 from ..context import EntryPointRecord
-from ..entry_points import EntryPoint
 from ..errors import InputError
-from ..signatures import bind
+from ..lifted.signatures import bind
 from .eager import Call
 
 #: By entry point: makes the positional inputs of one call.

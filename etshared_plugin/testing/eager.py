@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..bound_state import BoundState
-from ..entry_points import EntryPoint
+from ..capture.bound_state import BoundState
+from ..capture.entry_points import EntryPoint
 from ..errors import InputError
-from ..signatures import bind
+from ..lifted.signatures import bind
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from ..entry_points import ExportedEntryPoints
-from ..exported_session import ExportedSession, flat_inputs, lift_programs
+from ..capture.entry_points import ExportedEntryPoints
+from ..capture.exported_session import ExportedSession, flat_inputs, lift_programs
 from .eager import Call, Outcome
 
 

@@ -12,21 +12,25 @@ from torch import nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from .control_flow import attributes_of, take_writes_out
-from .errors import EntryPointError, EtsharedError, StateError
-from .graph_surgery import memory_owners, nodes_written_in_place, rename_placeholder
-from .hidden_writes import show_hidden_writes
-from .lifted_state import LiftedProgram, functionalize
-from .program_surgery import assemble, inputs_of, outputs_of
-from .refusals import refuse_unfaithful
-from .registered_tensors import Memory, MemoryMap
-from .signatures import (
+from ..errors import EntryPointError, EtsharedError, StateError
+from ..lifted.control_flow import attributes_of, take_writes_out
+from ..lifted.graph_surgery import (
+    memory_owners,
+    nodes_written_in_place,
+    rename_placeholder,
+)
+from ..lifted.hidden_writes import show_hidden_writes
+from ..lifted.lifted_state import LiftedProgram, functionalize
+from ..lifted.program_surgery import assemble, inputs_of, outputs_of
+from ..lifted.signatures import (
     CallingConvention,
     argument_names,
     bind,
     dynamic_shapes,
     leaf_names,
 )
+from .refusals import refuse_unfaithful
+from .registered_tensors import Memory, MemoryMap
 from .tracing import TracedMethod, prepared
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..context.scalar_type import ScalarType
+from ..errors import ProgramFormatError
+from ..flatbuffer import items, numbers, text
 from ._generated import program as schema
-from .context.scalar_type import ScalarType
-from .errors import ProgramFormatError
 from .execution_plan import (
     DataLocation,
     Dynamism,
@@ -21,7 +22,6 @@ from .execution_plan import (
     Value,
     ValueKind,
 )
-from .flatbuffer import items, numbers, text
 
 #: ExecuTorch's kTensorDimensionLimit.
 MAX_DIMENSIONS = 16

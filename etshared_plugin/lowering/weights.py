@@ -13,9 +13,9 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind
 
-from .context import ScalarType, Weight
-from .hookspecs import DelegateConstant, DelegateDescription
-from .program_surgery import buffer_tensor
+from ..context import ScalarType, Weight
+from ..hookspecs import DelegateConstant, DelegateDescription
+from ..lifted.program_surgery import buffer_tensor
 
 
 @dataclass(slots=True)

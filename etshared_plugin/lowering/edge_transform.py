@@ -11,16 +11,16 @@ from executorch.exir import EdgeCompileConfig
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
-from .control_flow import separate_constants
+from ..capture.entry_points import ExportedEntryPoints
+from ..capture.plain_programs import lift_declared, lift_plain_programs
+from ..errors import EntryPointError, PartitionError, StateError
+from ..lifted.control_flow import separate_constants
+from ..lifted.layouts import use_contiguous_layouts
+from ..lifted.lifted_state import LiftedProgram, anchor
+from ..lifted.normalization import use_live_statistics
+from ..lifted.signatures import check_names
+from ..state import RESET_STATE, initial_values_program, with_groups
 from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
-from .entry_points import ExportedEntryPoints
-from .errors import EntryPointError, PartitionError, StateError
-from .layouts import use_contiguous_layouts
-from .lifted_state import LiftedProgram, anchor
-from .normalization import use_live_statistics
-from .plain_programs import lift_declared, lift_plain_programs
-from .signatures import check_names
-from .state import RESET_STATE, initial_values_program, with_groups
 
 OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
 Partitioners: TypeAlias = OneOrSeveral | Mapping[str, OneOrSeveral]

@@ -11,13 +11,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from .control_flow import attributes_of
-from .errors import InputError
-from .lifted_state import LiftedProgram
+from ..errors import InputError
+from ..lifted.control_flow import attributes_of
+from ..lifted.lifted_state import LiftedProgram
+from ..lifted.program_surgery import buffer_tensor, copy_graph, inputs_of
+from ..lifted.signatures import CallingConvention
+from ..state import SharedState
 from .plain_programs import lift_declared, lift_plain_programs
-from .program_surgery import buffer_tensor, copy_graph, inputs_of
-from .signatures import CallingConvention
-from .state import SharedState
 
 
 def lift_programs(

@@ -9,8 +9,8 @@ from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import fx
 from torch.export import ExportedProgram
 
+from ..errors import LoweringError
 from .control_flow import attributes_of
-from .errors import LoweringError
 
 
 def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> None:

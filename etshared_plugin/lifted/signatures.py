@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallSignature
 from torch.utils import _pytree as pytree
 
-from .errors import EntryPointError
+from ..errors import EntryPointError
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from executorch.exir import ExecutorchProgramManager
 from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._named_data_store import NamedDataStore
 
-from ._generated import program as schema
-from .errors import ProgramFormatError
-from .pte import PteFile, Segment
+from ..errors import ProgramFormatError
+from ..pte import PteFile, Segment
+from ..pte._generated import program as schema
 
 #: The extended header: offset of the first segment, and the size of all.
 _SEGMENTS = struct.Struct("<QQ")

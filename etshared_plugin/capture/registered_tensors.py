@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .errors import StateError
-from .tensor_views import View, lies_in, overlap, view_of_whole
+from ..errors import StateError
+from ..lifted.tensor_views import View, lies_in, overlap, view_of_whole
 
 #: A registry of a module (``_buffers`` or ``_parameters``) and a key of it.
 Place = tuple[dict[str, Any], str]

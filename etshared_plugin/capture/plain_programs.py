@@ -9,13 +9,18 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from .errors import StateError
-from .graph_surgery import is_functional
-from .lifted_state import LiftedProgram, functionalize, keep, lift
-from .program_surgery import CONSTANT_INPUTS, buffer_fqns, buffer_tensor, inputs_of
+from ..errors import StateError
+from ..lifted.graph_surgery import is_functional
+from ..lifted.lifted_state import LiftedProgram, functionalize, keep, lift
+from ..lifted.program_surgery import (
+    CONSTANT_INPUTS,
+    buffer_fqns,
+    buffer_tensor,
+    inputs_of,
+)
+from ..lifted.tensor_views import identity, overlap
+from ..state import SharedState, select_state, tensor_kind
 from .refusals import refuse_unfaithful
-from .state import SharedState, select_state, tensor_kind
-from .tensor_views import identity, overlap
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from executorch.exir.program._program import (
 )
 from torch.export import ExportedProgram
 
-from .hookspecs import IdentifiedConstants
-from .plugins import plugin_manager
+from ..hookspecs import IdentifiedConstants
+from ..plugins import plugin_manager
 
 #: Load-time options of delegates, by the identity of the lowered module.
 Options = Mapping[int, Mapping[str, str]]

@@ -12,8 +12,8 @@ from torch import fx
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx.passes.infra.pass_base import PassResult
 
-from .errors import MemoryPlanningError
-from .state import SharedState
+from ..errors import MemoryPlanningError
+from ..state import SharedState
 
 #: Where shared state lies unless a caller's own plan uses that memory.
 STATE_MEM_ID = 2

@@ -12,16 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..context import CONTEXT_KEY, SharedContext, decode
+from ..errors import ContextFormatError, FormatError, ProgramFormatError
+from ..flatbuffer import check, items, numbers, text
 from ._generated import program as schema
-from .context import CONTEXT_KEY, SharedContext, decode
-from .errors import ContextFormatError, FormatError, ProgramFormatError
 from .execution_plan import (
     DataLocation,
     ExecutionPlan,
     PlannedDelegate,
     Tensor,
 )
-from .flatbuffer import check, items, numbers, text
 from .plan_reader import read_plan
 
 # Magic, length, size of the FlatBuffer, offset of the first segment; writers

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .errors import EntryPointError, StateError
+from ..errors import EntryPointError, StateError
+from ..state import tensor_kind
 from .module_snapshot import ModuleSnapshot
 from .registered_tensors import Memory, RegisteredTensor
-from .state import tensor_kind
 from .tensor_substitution import TensorSubstitution
 
 

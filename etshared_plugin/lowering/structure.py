@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from .context import Argument, Structure, StructureKind
-from .errors import EntryPointError
-from .signatures import CallingConvention
+from ..context import Argument, Structure, StructureKind
+from ..errors import EntryPointError
+from ..lifted.signatures import CallingConvention
 
 _DICTS = (dict, OrderedDict, defaultdict)
 

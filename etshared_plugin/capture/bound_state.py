@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .errors import EntryPointError, StateError
+from ..errors import EntryPointError, StateError
+from ..lifted.signatures import bind
+from ..state import tensor_kind
 from .nested_values import NoPartError, part, without_parts
 from .registered_tensors import RegisteredTensor, registered_tensors
-from .signatures import bind
-from .state import tensor_kind
 
 if TYPE_CHECKING:
     from .entry_points import EntryPoint

@@ -19,8 +19,8 @@ from torch import fx
 from torch.export.graph_signature import ExportGraphSignature
 from torch.utils import _pytree as pytree
 
-from . import __version__
-from .context import (
+from .. import __version__
+from ..context import (
     Access,
     Arena,
     ArenaKind,
@@ -33,14 +33,14 @@ from .context import (
     ScalarType,
     SharedContext,
 )
-from .errors import MemoryPlanningError
-from .hookspecs import DelegateDescription
+from ..errors import MemoryPlanningError
+from ..hookspecs import DelegateDescription
+from ..lifted.lifted_state import LiftedProgram
+from ..plugins import plugin_manager
+from ..state import SharedState
 from .input_sizes import input_sizes
-from .lifted_state import LiftedProgram
 from .memory_planning import state_specs
-from .plugins import plugin_manager
 from .sharing_identity import Options
-from .state import SharedState
 from .structure import arguments_of, structure_of
 from .weights import WeightTable
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from .context.scalar_type import ScalarType
+from ..context.scalar_type import ScalarType
 
 
 class ValueKind(Enum):

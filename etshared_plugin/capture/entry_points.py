@@ -9,13 +9,13 @@ from typing import Any
 from torch import nn
 from torch.export import ExportedProgram
 
+from ..errors import EntryPointError
+from ..lifted.lifted_state import keep
+from ..lifted.restored_state import restore
+from ..lifted.signatures import check_names
+from ..state import SharedState, select_state, with_groups
 from .bound_state import Bind, BoundState
-from .errors import EntryPointError
-from .lifted_state import keep
 from .registered_tensors import MemoryMap, refuse_hidden_views
-from .restored_state import restore
-from .signatures import check_names
-from .state import SharedState, select_state, with_groups
 from .traced_entry_points import trace
 
 

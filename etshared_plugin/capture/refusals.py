@@ -8,11 +8,11 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
-from .control_flow import control_flow_nodes
-from .errors import EntryPointError, StateError
-from .lifted_state import LiftedProgram
-from .program_surgery import inputs_of, outputs_of
-from .signatures import leaf_names
+from ..errors import EntryPointError, StateError
+from ..lifted.control_flow import control_flow_nodes
+from ..lifted.lifted_state import LiftedProgram
+from ..lifted.program_surgery import inputs_of, outputs_of
+from ..lifted.signatures import leaf_names
 
 #: Control flow that 1.5.1 turns into instructions.
 _LOWERED_CONTROL_FLOW = frozenset({"cond", "map_impl", "scan"})

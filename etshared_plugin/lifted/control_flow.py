@@ -12,7 +12,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
-from .errors import EntryPointError
+from ..errors import EntryPointError
 from .graph_surgery import (
     insert_call,
     memory_owners,

@@ -11,8 +11,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
-from .computed_weights import separate_computed_weights
-from .errors import PartitionError
+from ..errors import PartitionError
+from ..lifted.computed_weights import separate_computed_weights
 
 
 class SharedStatePartitioner(Partitioner):  # type: ignore[misc]

@@ -23,10 +23,15 @@ from executorch.exir.passes.reinplace import DEFAULT_INPLACEABLE_OPS, reinplace_
 from torch import fx
 from torch.export import ExportedProgram
 
-from .context import encode
-from .context.model import CONTEXT_KEY
-from .errors import EtsharedError, LoweringError
-from .lifted_state import LiftedProgram
+from ..context import encode
+from ..context.model import CONTEXT_KEY
+from ..errors import EtsharedError, LoweringError
+from ..lifted.lifted_state import LiftedProgram
+from ..lifted.program_surgery import clone_operator, copied_program
+from ..lifted.quantized_kernels import prepare_quantized_kernels
+from ..lifted.restored_state import restore
+from ..plugins import plugin_manager
+from ..state import SharedState
 from .memory_planning import (
     MemoryPlanner,
     MethodPlanningPass,
@@ -35,13 +40,8 @@ from .memory_planning import (
     without_buffers,
 )
 from .partitioner import SharedStatePartitioner
-from .plugins import plugin_manager
-from .program_surgery import clone_operator, copied_program
-from .quantized_kernels import prepare_quantized_kernels
 from .record import build_context
-from .restored_state import restore
 from .sharing_identity import identify_constants, named_data_of
-from .state import SharedState
 from .stored_once import store_once
 from .structure import with_serializable_types
 

@@ -13,9 +13,9 @@ from torch.export.graph_signature import (
 )
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from .context import InputSizes
-from .lifted_state import LiftedProgram
-from .program_surgery import inputs_of
+from ..context import InputSizes
+from ..lifted.lifted_state import LiftedProgram
+from ..lifted.program_surgery import inputs_of
 
 
 def input_sizes(

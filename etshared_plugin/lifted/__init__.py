@@ -1,0 +1,1 @@
+"""Programs whose state is among their inputs and outputs, and changes to them."""
