@@ -1,10 +1,10 @@
-"""Bounds checking of FlatBuffers, and reading of what has been checked.
+"""Reading of FlatBuffers that may be damaged.
 
 flatc generates no verifier for Python, and its readers silently cut strings and
-wrap negative positions. :func:`check` applies the rules of FlatBuffers' C++
-verifier and accepts nothing that it refuses; it also refuses offsets of zero and
-vtables without their two sizes. Only afterwards may the generated readers see a
-buffer.
+wrap negative positions. :func:`read` and :func:`check` apply the rules of
+FlatBuffers' C++ verifier and accept nothing that it refuses; they also refuse
+offsets of zero and vtables without their two sizes. Only what :func:`check` has
+accepted may the generated readers see.
 """
 
 from __future__ import annotations
@@ -28,17 +28,24 @@ MAX_DEPTH = 64
 # vectors refer to each other's elements could stand for billions of them.
 _MAX_REACHED = 4
 
-_UINT8 = struct.Struct("<B")
-_UINT16 = struct.Struct("<H")
 _INT32 = struct.Struct("<i")
-_UINT32 = struct.Struct("<I")
+_UNSIGNED = {
+    packed.size: packed for packed in map(struct.Struct, ("<B", "<H", "<I", "<Q"))
+}
+_UINT8, _UINT16, _UINT32 = (_UNSIGNED[nbytes] for nbytes in (1, 2, 4))
 
 
-def check(data: memoryview, tables: Tables, root: str, identifier: bytes) -> None:
-    """Check that every offset, vector and string lies inside ``data``.
+def read(
+    data: memoryview, tables: Tables, root: str, identifier: bytes
+) -> dict[str, Any]:
+    """Return the root table: its present fields by name, tables in it likewise.
+
+    Scalars come back as unsigned integers, vectors of bytes as views of ``data``,
+    other vectors as tuples. Unions are checked, but not read.
 
     Raises:
-        FormatError: with the offset in ``data`` of what is wrong.
+        FormatError: with the offset in ``data`` of what is wrong: an offset, vector
+            or string that does not lie inside, or a string that is not UTF-8.
     """
     if len(data) < 8:
         raise FormatError(f"{len(data)} bytes are too few for a FlatBuffer", offset=0)
@@ -47,17 +54,22 @@ def check(data: memoryview, tables: Tables, root: str, identifier: bytes) -> Non
         raise FormatError(
             f"file identifier is {found!r}, expected {identifier!r}", offset=4
         )
-    checker = _Checker(data, tables)
-    checker.table(root, checker.reference(0), MAX_DEPTH)
+    reader = _Reader(data, tables)
+    return reader.table(root, reader.reference(0), MAX_DEPTH)
+
+
+def check(data: memoryview, tables: Tables, root: str, identifier: bytes) -> None:
+    """Check what :func:`read` would, for readers that are generated.
+
+    Raises:
+        FormatError: as :func:`read`.
+    """
+    read(data, tables, root, identifier)
 
 
 def text(table: Any, field: str) -> str:  # noqa: ANN401
     """Return a string field of a generated reader; absent is empty."""
     return _decoded(getattr(table, field)() or b"", field)
-
-
-def texts(table: Any, field: str) -> tuple[str, ...]:  # noqa: ANN401
-    return tuple(_decoded(item, field) for item in items(table, field))
 
 
 def numbers(table: Any, field: str) -> tuple[int, ...]:  # noqa: ANN401
@@ -80,13 +92,13 @@ def _decoded(encoded: bytes, field: str) -> str:
         raise FormatError(f"field '{field}' is not valid UTF-8") from cause
 
 
-class _Checker:
+class _Reader:
     def __init__(self, data: memoryview, tables: Tables) -> None:
         self._data = data
         self._tables = tables
         self._unreached = _MAX_REACHED * len(data)
 
-    def table(self, name: str, position: int, depth: int) -> None:
+    def table(self, name: str, position: int, depth: int) -> dict[str, Any]:
         if depth == 0:
             raise FormatError(
                 f"tables are nested more than {MAX_DEPTH} deep", offset=position
@@ -102,9 +114,11 @@ class _Checker:
         self._inside(vtable, nbytes, 2)
         present = (nbytes - 4) // 2
         offsets = struct.unpack_from(f"<{present}H", self._data, vtable + 4)
+        values = {}
         # Fields that a newer schema has appended stay unread and unchecked.
-        fields = self._tables[name]
-        for slot, ((_, field), offset) in enumerate(zip(fields, offsets, strict=False)):
+        for slot, ((key, field), offset) in enumerate(
+            zip(self._tables[name], offsets, strict=False)
+        ):
             if not offset:
                 continue
             if isinstance(field, dict):
@@ -112,7 +126,8 @@ class _Checker:
                 kind = self._number(_UINT8, position + number) if number else 0
                 self._union(field["union"], kind, position + offset, depth)
             else:
-                self._field(field, position + offset, depth)
+                values[key] = self._field(field, position + offset, depth)
+        return values
 
     def reference(self, position: int) -> int:
         offset = self._number(_UINT32, position)
@@ -130,31 +145,39 @@ class _Checker:
             # A kind of a newer schema; readers can tell it and leave it alone.
             self._inside(value, 1, 1)
 
-    def _field(self, field: int | str | list[int | str], at: int, depth: int) -> None:
+    def _field(self, field: int | str | list[int | str], at: int, depth: int) -> object:
         if isinstance(field, int):
-            self._claim(at, field, field)
-        elif isinstance(field, list):
-            self._vector(field[0], self.reference(at), depth)
-        elif field == "string":
-            self._string(self.reference(at))
-        else:
-            self.table(field, self.reference(at), depth - 1)
+            return self._number(_UNSIGNED[field], at)
+        if isinstance(field, list):
+            return self._vector(field[0], self.reference(at), depth)
+        if field == "string":
+            return self._string(self.reference(at))
+        return self.table(field, self.reference(at), depth - 1)
 
-    def _vector(self, element: int | str, position: int, depth: int) -> None:
+    def _vector(self, element: int | str, position: int, depth: int) -> object:
         count = self._number(_UINT32, position)
         start = position + 4
+        nbytes = count * (element if isinstance(element, int) else 4)
+        self._claim(start, nbytes, 1)
+        if element == 1:
+            return self._data[start : start + nbytes]
         if isinstance(element, int):
-            self._claim(start, count * element, 1)
-            return
-        self._claim(start, count * 4, 1)
-        for at in range(start, start + count * 4, 4):
-            self._field(element, at, depth)
+            code = _UNSIGNED[element].format[-1]
+            return struct.unpack_from(f"<{count}{code}", self._data, start)
+        return tuple(
+            self._field(element, at, depth) for at in range(start, start + nbytes, 4)
+        )
 
-    def _string(self, position: int) -> None:
+    def _string(self, position: int) -> str:
         length = self._number(_UINT32, position)
-        self._claim(position + 4, length + 1, 1)
-        if self._data[position + 4 + length]:
+        start = position + 4
+        self._claim(start, length + 1, 1)
+        if self._data[start + length]:
             raise FormatError("a string has no end", offset=position)
+        try:
+            return str(self._data[start : start + length], "utf-8")
+        except UnicodeDecodeError as cause:
+            raise FormatError("a string is not valid UTF-8", offset=start) from cause
 
     def _number(self, packed: struct.Struct, position: int) -> int:
         self._claim(position, packed.size, packed.size)

@@ -646,7 +646,7 @@ def test_impossible_counts_are_refused() -> None:
 
 def test_texts_that_are_not_utf_8_are_refused() -> None:
     data = GOLDEN.read_bytes().replace("größe".encode(), b"gr\xff\xff\xff\xffe")
-    with pytest.raises(ContextFormatError, match="'Keys' is not valid UTF-8"):
+    with pytest.raises(ContextFormatError, match="a string is not valid UTF-8"):
         decode(data)
 
 

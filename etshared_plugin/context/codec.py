@@ -6,7 +6,7 @@ layout serves them all; this module says only where they differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -15,7 +15,7 @@ import flatbuffers
 import numpy as np
 
 from ..errors import ContextFormatError, FormatError
-from ..flatbuffer import Field, check, items, numbers, text, texts
+from ..flatbuffer import Field, read
 from ._generated import shared_context as schema
 from .model import (
     CONTEXT_VERSION,
@@ -56,7 +56,10 @@ _RECORDS: dict[str, Callable[..., Any]] = {
     "SharedContext": SharedContext,
 }
 
-_ENUMS: dict[tuple[str, str], type[IntEnum]] = {
+#: What scalars are read as, other than integers.
+_SCALARS: dict[tuple[str, str], type[IntEnum] | type[bool]] = {
+    ("Argument", "keyword_only"): bool,
+    ("EntryPoint", "generated"): bool,
     ("Structure", "kind"): StructureKind,
     ("BufferUse", "access"): Access,
     ("Buffer", "scalar_type"): ScalarType,
@@ -67,8 +70,13 @@ _ENUMS: dict[tuple[str, str], type[IntEnum]] = {
 
 _BYTES = {"digest", "payload_digest", "payload"}
 
-#: What an absent table stands for.
-_ABSENT = {"Producer": Producer("", "", ""), "Structure": Structure()}
+#: Tables that may be absent, and scalars that are not 0 when they are.
+_ABSENT: dict[tuple[str, str], object] = {
+    ("SharedContext", "producer"): Producer("", "", ""),
+    ("Argument", "structure"): Structure(),
+    ("EntryPoint", "result"): Structure(),
+    ("BufferUse", "access"): Access.READ,
+}
 
 
 def encode(context: SharedContext) -> bytes:
@@ -93,12 +101,12 @@ def decode(data: bytes | memoryview) -> SharedContext:
     """
     view = memoryview(data).cast("B")
     try:
-        check(view, schema.TABLES, schema.ROOT, schema.IDENTIFIER)
-        root = schema.SharedContext.GetRootAs(view)
-        if root.Version() != CONTEXT_VERSION:
+        root = read(view, schema.TABLES, schema.ROOT, schema.IDENTIFIER)
+        version = root.get("version", 0)
+        if version != CONTEXT_VERSION:
             # Another version may use the other fields in another way.
-            validate(SharedContext(Producer("", "", ""), version=root.Version()))
-        context: SharedContext = _read(schema.ROOT, root)
+            validate(SharedContext(Producer("", "", ""), version=version))
+        context: SharedContext = _record(schema.ROOT, root)
     except ContextFormatError:
         raise
     except FormatError as cause:
@@ -153,41 +161,47 @@ def _write_vector(
     return int(builder.EndVector())
 
 
-def _read(table: str, reader: Any) -> Any:  # noqa: ANN401
-    if reader is None:
-        return _ABSENT[table]
+def _record(table: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return _RECORDS[table](
         **{
-            name: _read_field(table, name, field, reader)
+            name: _value(table, name, field, values[name])
+            if name in values
+            else _absent(table, name, field)
             for name, field in schema.TABLES[table]
         }
     )
 
 
-def _read_field(table: str, name: str, field: Field, reader: Any) -> Any:  # noqa: ANN401
-    accessor = _camel(name)
+def _value(table: str, name: str, field: Field, value: Any) -> object:  # noqa: ANN401
     if isinstance(field, int):
-        value = getattr(reader, accessor)()
-        enum = _ENUMS.get((table, name))
-        return value if enum is None else _enum(enum, value, f"{table}.{name}")
+        return _scalar(table, name, value)
     if isinstance(field, list):
-        if name in _BYTES:
-            return bytes(numbers(reader, accessor))
-        if field[0] == "string":
-            return texts(reader, accessor)
-        if isinstance(field[0], int):
-            return numbers(reader, accessor)
-        return tuple(_read(field[0], item) for item in items(reader, accessor))
-    if field == "string":
-        return text(reader, accessor)
-    return _read(str(field), getattr(reader, accessor)())
+        if field[0] in schema.TABLES:
+            return tuple(_record(str(field[0]), item) for item in value)
+        if field[0] == 1:
+            return bytes(value) if name in _BYTES else tuple(value)
+        return value
+    return value if field == "string" else _record(str(field), value)
 
 
-def _enum(enum: type[IntEnum], value: int, place: str) -> IntEnum:
+def _absent(table: str, name: str, field: Field) -> object:
+    if (table, name) in _ABSENT:
+        return _ABSENT[table, name]
+    if isinstance(field, int):
+        return _scalar(table, name, 0)
+    if isinstance(field, list):
+        return b"" if name in _BYTES else ()
+    return ""
+
+
+def _scalar(table: str, name: str, value: int) -> int:
+    kind = _SCALARS.get((table, name))
+    if kind is None:
+        return value
     try:
-        return enum(value)
+        return kind(value)
     except ValueError as cause:
-        raise FormatError(f"{place} {value} is unknown") from cause
+        raise FormatError(f"{table}.{name} {value} is unknown") from cause
 
 
 @cache
