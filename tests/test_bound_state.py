@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,10 +13,12 @@ from eager_comparison import assert_equals_eager, assert_matches_eager, call, lo
 from executorch.exir.backend.partitioner import Partitioner
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.utils import _pytree as pytree
 
 import etshared_plugin as etshared
 from etshared_plugin import Bind, EntryPoint
 from etshared_plugin.errors import EntryPointError, LoweringError, StateError
+from etshared_plugin.testing import exported_outcomes
 
 Partitioners = Sequence[Partitioner]
 
@@ -293,3 +297,136 @@ def test_what_declares_no_entry_point_is_refused(
 ) -> None:
     with pytest.raises(EntryPointError, match=message):
         etshared.export(nn.Module(), entry_points)
+
+
+class Named(NamedTuple):
+    y: Tensor
+    h: Tensor | None
+    twice: Tensor
+
+
+@dataclass
+class Record:
+    y: Tensor
+    h: Tensor | None
+    inner: dict[str, Tensor]
+
+
+torch.export.register_dataclass(Record)
+
+
+class Containers(nn.Module):
+    def named(self, x: Tensor, h: Tensor) -> Named:
+        return Named(x + h, h + x, 2 * x)
+
+    def record(self, x: Tensor, h: Tensor) -> Record:
+        return Record(x - h, h + 2 * x, {"x": x + 1, "y": x})
+
+    def inner(self, x: Tensor, h: Tensor) -> Record:
+        return Record(x - h, 3 * h, {"x": x + 1, "y": h * x})
+
+    def ordered(self, x: Tensor, h: Tensor) -> OrderedDict[str, Any]:
+        return OrderedDict(z=x + h, h=h * 2, a=(h - x, x))
+
+
+def test_containers_keep_their_class(partitioner: Partitioners) -> None:
+    model = Containers()
+    outputs: dict[str, str | int | tuple[int | str, ...]] = {
+        "named": "h",
+        "record": "h",
+        "inner": ("inner", "y"),
+    }
+    entry_points = {
+        name: EntryPoint(
+            getattr(model, name), (ONES, 3 * ONES), binds={"h": Bind(1, output)}
+        )
+        for name, output in outputs.items()
+    }
+    x = torch.tensor([0.5, -2.0])
+    program = assert_equals_eager(
+        model,
+        entry_points,
+        [call(name, x) for name in ("named", "record", "inner", "named")],
+        partitioner,
+        types=[Named, Record],
+    )
+    session = program.session()
+    named, record = session.named(x), session.record(x)
+    assert isinstance(named, Named) and named.h is None
+    assert torch.equal(named.y, x + 3) and torch.equal(named.twice, 2 * x)
+    assert isinstance(record, Record) and record.h is None
+    assert torch.equal(session.state["h"], 3 * ONES + 3 * x)
+    assert list(session.inner(x).inner) == ["x"]
+
+
+def test_fields_of_named_tuples_have_positions_and_dicts_their_order() -> None:
+    model = Containers()
+    entry_points = {
+        "named": EntryPoint(model.named, (ONES, ONES), binds={"h": Bind(1, -2)}),
+        "ordered": EntryPoint(model.ordered, (ONES, ONES), binds={"h": Bind(1, "h")}),
+    }
+    named, ordered = exported_outcomes(
+        etshared.export(model, entry_points),
+        [call("named", ONES), call("ordered", ONES)],
+    )
+    assert torch.equal(named.state["h"], 2 * ONES) and named.result.h is None
+    assert type(ordered.result) is OrderedDict and list(ordered.result) == ["z", "a"]
+    assert torch.equal(ordered.state["h"], 4 * ONES)
+
+
+class Outputs(dict[str, Any]):
+    """Registers itself by its keys, as transformers' ModelOutput does."""
+
+
+pytree.register_pytree_node(
+    Outputs,
+    lambda one: ([*one.values()], [*one]),
+    lambda values, keys: Outputs(zip(keys, values, strict=True)),
+    serialized_type_name="Outputs",
+    flatten_with_keys_fn=lambda one: (
+        [(pytree.MappingKey(key), value) for key, value in one.items()],
+        [*one],
+    ),
+)
+
+
+def test_keys_of_a_class_are_names() -> None:
+    def step(x: Tensor, h: Tensor) -> Outputs:
+        return Outputs(logits=x + h, cache=h * 2)
+
+    point = EntryPoint(step, (ONES, ONES), binds={"h": Bind(1, "cache")})
+    session = etshared.load(lower(nn.Module(), {"f": point}), tensors="torch").session()
+    result = session.f(ONES)
+    assert torch.equal(result["logits"], 2 * ONES) and result["cache"] is None
+    assert torch.equal(session.state["h"], 2 * ONES)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ((0, 1), "result has no 1 there, but a tensor"),
+        ((1, "k"), "result has no 'k' there, but a tensor"),
+        ("k", "result has no 'k' there, but a tuple with 0, 1, 2"),
+    ],
+)
+def test_paths_end_at_tensors(output: Any, message: str) -> None:  # noqa: ANN401
+    point = EntryPoint(_step, (ONES,) * 3, binds={"a": Bind(1, output)})
+    with pytest.raises(EntryPointError, match=message):
+        etshared.export(nn.Module(), {"f": point})
+
+
+@dataclass
+class Scaled:
+    y: Tensor
+    scale: float | None = 1.0
+
+
+torch.export.register_dataclass(Scaled)
+
+
+def test_none_instead_of_a_default_is_refused() -> None:
+    def scaled(x: Tensor) -> Scaled:
+        return Scaled(x + 1, None)
+
+    with pytest.raises(EntryPointError, match="'scale' is None.*not its default"):
+        lower(nn.Module(), {"scaled": EntryPoint(scaled, (ONES,))})

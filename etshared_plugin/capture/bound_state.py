@@ -32,10 +32,11 @@ class Bind:
     Args:
         input: position or name of the argument that takes the old value; None for
             a method that does not look at it.
-        output: where in the result the new value is: an index or key, or a tuple
-            of them that leads there, ``()`` for the whole result; None for a method
-            that leaves the state as it is. A tuple of which one element is left is
-            returned as that element.
+        output: where in the result the new value is: an index, key or field, or a
+            tuple of them that leads there, ``()`` for the whole result; None for a
+            method that leaves the state as it is. A tuple of which one element is
+            left is returned as that element; a field of a named tuple or of another
+            class is returned as None.
     """
 
     input: int | str | None = None
@@ -229,6 +230,7 @@ class BoundState:
                         f"entry point '{name}' binds '{key}' to output"
                         f" {one.output!r}, and its result {error}",
                         method_name=name,
+                        fqn=key,
                     ) from error
                 paths.append(path)
         return without_parts(result, paths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, defaultdict
+from collections.abc import Collection
 from typing import Any
 
 from torch.utils import _pytree as pytree
@@ -35,7 +36,8 @@ def structure_of(method_name: str, spec: pytree.TreeSpec) -> Structure:
     """Describe how the leaves of a value are nested.
 
     Raises:
-        EntryPointError: a dict has keys that are no strings.
+        EntryPointError: a dict has keys that are no strings, or a dataclass None in a
+            field with another default.
     """
     if spec.is_leaf():
         return Structure()
@@ -59,22 +61,46 @@ def structure_of(method_name: str, spec: pytree.TreeSpec) -> Structure:
     return Structure(
         StructureKind.CUSTOM,
         children,
-        _field_names(spec, kind),
+        _field_names(method_name, spec, kind),
         f"{kind.__module__}:{kind.__qualname__}",
     )
 
 
-def _field_names(spec: pytree.TreeSpec, kind: Any) -> tuple[str, ...]:  # noqa: ANN401
+def _field_names(
+    method_name: str,
+    spec: pytree.TreeSpec,
+    kind: Any,  # noqa: ANN401
+) -> tuple[str, ...]:
     """Name the children of a registered class, by number where it has no names."""
     names = getattr(kind, "_fields", None)
-    if names is None and dataclasses.is_dataclass(kind):
-        names = [f.name for f in dataclasses.fields(kind)]
-        if isinstance(spec.context, tuple | list) and spec.context:
-            names = spec.context[0]  # torch leaves out fields that are None
+    context = spec.context if isinstance(spec.context, (tuple, list)) else ()
+    if context and all(isinstance(one, str) for one in context):
+        names = context  # as classes register themselves that are dicts too
+    elif names is None and dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        if context:  # torch leaves out fields that are None
+            names, empty = context
+            _check_empty_fields(method_name, kind, empty)
     count = spec.num_children
     if names is None or len(names) != count:
         return tuple(map(str, range(count)))
     return tuple(map(str, names))
+
+
+def _check_empty_fields(method_name: str, kind: Any, empty: Collection[str]) -> None:  # noqa: ANN401
+    """Refuse None where a program's user would get another default."""
+    for field in dataclasses.fields(kind):
+        has_default = (
+            field.default not in (dataclasses.MISSING, None)
+            or field.default_factory is not dataclasses.MISSING
+        )
+        if field.name in empty and has_default:
+            raise EntryPointError(
+                f"entry point '{method_name}' has a {kind.__name__} whose"
+                f" '{field.name}' is None, among its inputs or results, and not its"
+                " default; make None the default",
+                method_name=method_name,
+            )
 
 
 def with_serializable_types(call: CallingConvention) -> CallingConvention:

@@ -104,11 +104,20 @@ def _constructor(cls: type) -> Callable[[dict[str, object]], object]:
     if dataclasses.is_dataclass(cls):
         # A registered field may be one that __init__ does not take.
         computed = {field.name for field in dataclasses.fields(cls) if not field.init}
+        # What was None at export has no part in the structure.
+        required = [
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.init
+            and field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
+        ]
 
         def make(values: dict[str, object]) -> object:
-            instance = factory(
-                **{key: value for key, value in values.items() if key not in computed}
-            )
+            given = dict.fromkeys(required) | {
+                key: value for key, value in values.items() if key not in computed
+            }
+            instance = factory(**given)
             for key in computed & values.keys():
                 object.__setattr__(instance, key, values[key])
             return instance
