@@ -107,7 +107,7 @@ def exported() -> etshared.ExportedEntryPoints:
 
 @functools.cache
 def quantized(way: str) -> etshared.ExportedEntryPoints:
-    calibration = [(c.name, c.args) for c in calls(1, 200)] if way != "dynamic" else []
+    calibration = calls(1, 200) if way != "dynamic" else []
     return etshared.quantize(exported(), quantizer(way), calibration)
 
 

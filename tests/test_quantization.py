@@ -396,8 +396,8 @@ class _Method(nn.Module):
         ([("add", (1.0,))], "input 'x' is a float, expected a tensor"),
         ([("add", ())], r"'add': got 0 positional inputs and \[\], expected.*: x"),
         ([("add", (_X,), {"y": 1})], r"got 1 positional inputs and \['y'\]"),
-        ([("add", _X)], "args are a Tensor, expected a tuple"),
-        (["add"], r"a call of the calibration is 'add', expected \(name, args\)"),
+        ([("add", _X)], "'add': args are a Tensor, expected a tuple"),
+        (["add"], r"a call is 'add', expected \(name, args\), .*call makes"),
         (
             [("scaled", (torch.ones(10, 4),), {"by": {"factor": torch.ones(4)}})],
             r"input 'x' is of shape \[10, 4\]",

@@ -24,6 +24,7 @@ from etshared_plugin.testing import (
     call,
     draw_calls,
     eager_outcomes,
+    exported_outcomes,
 )
 
 
@@ -57,11 +58,14 @@ def _entry_points(model: _Model) -> dict[str, EntryPoint]:
 
 
 @functools.cache
-def _program() -> SharedProgram:
+def _exported() -> etshared.ExportedEntryPoints:
     model = _Model()
-    edge = etshared.to_edge_transform_and_lower(
-        etshared.export(model, _entry_points(model))
-    )
+    return etshared.export(model, _entry_points(model))
+
+
+@functools.cache
+def _program() -> SharedProgram:
+    edge = etshared.to_edge_transform_and_lower(_exported())
     return etshared.load(bytes(edge.to_executorch().buffer), tensors="torch")
 
 
@@ -200,3 +204,48 @@ def test_calls_of_what_is_no_entry_point_are_refused() -> None:
     model = _Model()
     with pytest.raises(InputError, match="no entry point 'reset', only 'observe'"):
         eager_outcomes(model, _entry_points(model), [call("reset")])
+
+
+_CALLS = [
+    ("observe", (torch.ones(2, 3),)),
+    call("observe", 2 * torch.ones(1, 3)),
+    ("reset_state", ()),
+    [
+        "pick",
+        [torch.ones(4, 3)],
+        {"mask": torch.tensor([True, False, True]), "index": torch.tensor([3, 1, 0])},
+    ],
+    ("observe", (torch.ones(3, 3),)),
+]
+
+
+def test_calls_are_tuples_or_made_and_may_reset(
+    partitioner: list[Partitioner],
+) -> None:
+    model = _Model()
+    assert_matches_eager(model, _entry_points(model), _CALLS, partitioner=partitioner)
+    exported = exported_outcomes(_exported(), _CALLS)
+    eager = eager_outcomes(model, _entry_points(model), iter(_CALLS))
+    for one, other in zip(exported, eager, strict=True):
+        torch.testing.assert_close((one.result, one.state), (other.result, other.state))
+    assert [int(one.state["count"]) for one in eager] == [1, 2, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        ("observe", "a call is 'observe', expected .name, args., "),
+        (("observe",), r"a call is a tuple of 1 \(str\), expected"),
+        ((1, ()), r"a call is a tuple of 2 \(int, tuple\), expected"),
+        (("observe", torch.ones(2)), "'observe': args are a Tensor, expected a tuple"),
+        (("observe", (), ()), "'observe': kwargs are a tuple, expected a dict"),
+        (("pass", ()), "there is no entry point 'pass', only 'observe', 'pick'"),
+        (("reset_state", (1,)), "'reset_state' takes no inputs"),
+    ],
+)
+def test_what_is_no_call_is_refused_everywhere_alike(one: Any, message: str) -> None:  # noqa: ANN401
+    model = _Model()
+    with pytest.raises(InputError, match=message):
+        eager_outcomes(model, _entry_points(model), [one])
+    with pytest.raises(InputError, match=message):
+        exported_outcomes(_exported(), [one])

@@ -17,6 +17,7 @@ from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, copy_graph, inputs_of
 from ..lifted.signatures import CallingConvention
 from ..state import SharedState
+from .calls import Call, is_reset
 from .plain_programs import lift_declared, lift_plain_programs
 
 
@@ -79,22 +80,17 @@ class ExportedSession:
         self.state = {f: one.initial_value.clone() for f, one in self._initial.items()}
 
     @torch.no_grad()
-    def call(
-        self,
-        name: str,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Call an entry point.
+    def call(self, one: Call) -> Any:  # noqa: ANN401
+        """Call an entry point, or the generated one that resets the state.
 
         Raises:
             InputError: there is no such entry point, or the inputs do not fit.
         """
-        if name not in self._lifted:
-            known = ", ".join(f"'{one}'" for one in self._lifted)
-            raise InputError(f"there is no entry point '{name}', only {known}")
+        name = one.name
+        if is_reset(one, self._lifted):
+            return self.reset()
         lifted = self._lifted[name]
-        inputs = flat_inputs(name, lifted, args, kwargs or {})
+        inputs = flat_inputs(name, lifted, one.args, one.kwargs)
         old = [self.state[fqn] for fqn in lifted.inputs]
         results = self._modules[name](*old, *inputs)
         count = len(lifted.outputs)

@@ -16,15 +16,16 @@ from torch.export.graph_signature import InputKind
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
+from ..capture.calls import AnyCall, call_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.exported_session import ExportedSession, lift_programs, module_of
-from ..errors import EtsharedError, InputError, QuantizationError
+from ..errors import EtsharedError, QuantizationError
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, inputs_of
 from ..lifted.restored_state import restore
 from ..lifted.signatures import check_names
 from ..lifted.tensor_views import identity
-from ..state import RESET_STATE, SharedState
+from ..state import SharedState
 from .faithful_quantizer import FaithfulQuantizer
 from .folding import program_of
 from .observers import (
@@ -35,10 +36,7 @@ from .observers import (
 )
 
 Arguments: TypeAlias = Sequence[Any]
-Calibration: TypeAlias = (
-    Mapping[str, Iterable[Arguments]]
-    | Iterable[tuple[str, Arguments] | tuple[str, Arguments, Mapping[str, Any]]]
-)
+Calibration: TypeAlias = Mapping[str, Iterable[Arguments]] | Iterable[AnyCall]
 
 
 def quantize(
@@ -60,11 +58,12 @@ def quantize(
             share the buffers that they write. They are left as they are, and so is
             the module that they came from.
         quantizer: annotates operators, as for `torchao`'s `prepare_pt2e`.
-        calibration: calls ``(name, args)`` or ``(name, args, kwargs)`` in the order in
-            which a user of the model makes them, in one life of the state that starts
-            with the initial values; ``("reset_state", ())`` starts another. Or, by
-            entry point, the args of its calls. May be a generator. Not needed where
-            all activations are quantized dynamically.
+        calibration: calls ``(name, args)`` or ``(name, args, kwargs)``, or what
+            `etshared_plugin.testing.call` makes, in the order in which a user of the
+            model makes them, in one life of the state that starts with the initial
+            values; ``("reset_state", ())`` starts another. Or, by entry point, the
+            args of its calls. May be a generator. Not needed where all activations
+            are quantized dynamically.
 
     Returns:
         Programs for :func:`etshared_plugin.to_edge_transform_and_lower`, with the
@@ -147,22 +146,7 @@ def _calibrate(
     sizes = [len(one) if isinstance(one, Sized) else None for one in sources]
     total = None if None in sizes else sum(filter(None, sizes))
     for one in _shown(calls, total):
-        if not isinstance(one, tuple | list) or len(one) not in (2, 3):
-            raise InputError(
-                f"a call of the calibration is {one!r}, expected (name, args) or"
-                " (name, args, kwargs)"
-            )
-        name, args, kwargs = (*one, {})[:3]
-        if not isinstance(args, tuple | list):
-            raise InputError(
-                f"calibration of entry point '{name}': args are a"
-                f" {type(args).__name__}, expected a tuple",
-                method_name=name,
-            )
-        if name == RESET_STATE and name not in lifted:
-            session.reset()
-        else:
-            session.call(name, tuple(args), kwargs)
+        session.call(call_of(one))
 
 
 def _calls_of(

@@ -11,6 +11,7 @@ sessions of several kinds, and fails at the first value that differs::
 Needs torch.
 """
 
+from ..capture.calls import Call, call
 from .comparison import (
     MismatchError,
     assert_matches_eager,
@@ -18,7 +19,7 @@ from .comparison import (
     assert_stock_runtime_matches,
 )
 from .drawing import draw_calls
-from .eager import Call, Outcome, call, eager_outcomes
+from .eager import Outcome, eager_outcomes
 from .exported import exported_outcomes
 
 __all__ = [

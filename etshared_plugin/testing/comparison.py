@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.bound_state import BoundState
+from ..capture.calls import AnyCall, call_of, is_reset
 from ..capture.entry_points import EntryPoint, export
 from ..errors import EtsharedError
 from ..lowering.edge_transform import Partitioners, to_edge_transform_and_lower
 from ..runtime import Session, SharedProgram, load
 from .drawing import Inputs, draw_calls
-from .eager import Call, Outcome, eager_outcomes
+from .eager import Outcome, eager_outcomes
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchBackendConfig
@@ -53,7 +54,7 @@ class MismatchError(EtsharedError, AssertionError):
 def assert_matches_eager(
     root: nn.Module,
     entry_points: Mapping[str, EntryPoint],
-    calls: Sequence[Call] | None = None,
+    calls: Iterable[AnyCall] | None = None,
     *,
     partitioner: Partitioners | None = None,
     state: Sequence[str] | None = None,
@@ -77,7 +78,8 @@ def assert_matches_eager(
     Args:
         root, entry_points, state: as for :func:`etshared_plugin.export`. The module
             is left as it is.
-        calls: the sequence to run; by default ``sequences`` random ones of
+        calls: the sequence to run, of ``("name", (x,))`` or ``call("name", x)``;
+            ``("reset_state", ())`` starts anew. By default ``sequences`` random ones of
             ``length`` calls each, the same for the same ``seed``.
         partitioner: as for :func:`etshared_plugin.to_edge_transform_and_lower`.
         config: as for ``to_executorch``.
@@ -94,14 +96,15 @@ def assert_matches_eager(
         MismatchError: the first value that differs, with its call.
         EtsharedError: the entry points cannot be exported, lowered or run.
     """
+    given = None if calls is None else [call_of(one) for one in calls]
     exported = export(root, entry_points, state=state)
     edge = to_edge_transform_and_lower(exported, partitioner=partitioner)
     data = bytes(edge.to_executorch(config).buffer)
     program = load(data, tensors="torch", types=types)
     generator = random.Random(seed)
     unbound = BoundState(root, entry_points).entry_points
-    for _ in range(sequences if calls is None else 1):
-        drawn = calls
+    for _ in range(sequences if given is None else 1):
+        drawn = given
         if drawn is None:
             records = program._records
             drawn = draw_calls(root, unbound, records, length, generator, inputs)
@@ -170,9 +173,15 @@ def assert_stock_runtime_matches(
         if loads_first:
             for name in sorted(program.method_names, reverse=True):
                 program.load_method(name)
-        if reset_entry_point in program.method_names:
-            program.load_method(reset_entry_point).execute([])
+        generated = program.method_names & {reset_entry_point}
+        own = program.method_names - generated
+        for name in generated:
+            program.load_method(name).execute([])
         for step, outcome in enumerate(outcomes):
+            if is_reset(outcome.call, own):
+                for name in generated:
+                    program.load_method(name).execute([])
+                continue
             method = program.load_method(outcome.call.name)
             result = list(method.execute(outcome.inputs))
             flat = pytree.tree_leaves(outcome.result)
@@ -199,7 +208,11 @@ class _Step:
 
     def run(self, session: Session) -> object:
         one = self.outcome.call
-        result = session[one.name](*one.args, **one.kwargs)
+        result = None
+        if is_reset(one, session):
+            session.reset()
+        else:
+            result = session[one.name](*one.args, **one.kwargs)
         self.compare_result(result, "output")
         for fqn, value in session.state.items():
             self.compare(value, self.outcome.state[fqn], f"state '{fqn}'")

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..capture.calls import Call
 from ..capture.entry_points import EntryPoint
 from ..context import EntryPointRecord
 from ..errors import InputError
 from ..lifted.signatures import bind
-from .eager import Call
 
 #: By entry point: makes the positional inputs of one call.
 Inputs = Mapping[str, Callable[[random.Random], tuple[Any, ...]]]

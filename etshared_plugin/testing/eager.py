@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,28 +12,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.bound_state import BoundState
+from ..capture.calls import AnyCall, Call, call_of, is_reset
 from ..capture.entry_points import EntryPoint
-from ..errors import InputError
 from ..lifted.signatures import bind
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of an entry point."""
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def __str__(self) -> str:
-        values = [_short(value) for value in self.args]
-        values += [f"{name}={_short(value)}" for name, value in self.kwargs.items()]
-        return f"'{self.name}' ({', '.join(values)})"
-
-
-def call(name: str, *args: object, **kwargs: object) -> Call:
-    """Return the call ``name(*args, **kwargs)``."""
-    return Call(name, args, kwargs)
 
 
 @dataclass(frozen=True)
@@ -55,7 +36,7 @@ class Outcome:
 def eager_outcomes(
     root: nn.Module,
     entry_points: Mapping[str, EntryPoint],
-    calls: Sequence[Call],
+    calls: Iterable[AnyCall],
     *,
     parameters: Sequence[str] = (),
 ) -> list[Outcome]:
@@ -63,26 +44,26 @@ def eager_outcomes(
 
     Args:
         root: left as it is.
+        calls: as for :func:`assert_matches_eager`.
         parameters: fqns of parameters that are state too, as all buffers are.
 
     Raises:
         InputError: a call names no entry point, or does not fit its signature.
     """
-    eager, methods = _deep_copy(root, dict(entry_points))
-    bound_state = BoundState(eager, methods)
-    methods = bound_state.entry_points
+    eager, bound_state = _started(root, entry_points)
     outcomes = []
-    for one in calls:
-        if one.name not in methods:
-            known = ", ".join(f"'{name}'" for name in methods)
-            raise InputError(f"there is no entry point '{one.name}', only {known}")
-        function, bound = bind(
-            eager, one.name, methods[one.name].fn, one.args, one.kwargs
-        )
-        inputs = bound.args, dict(bound.kwargs)
-        # The module may keep its arguments, and change them.
-        args, kwargs = copy.deepcopy(inputs)
-        result = _copied(function(*args, **kwargs))
+    for one in map(call_of, calls):
+        inputs: Any = ()
+        result = None
+        if is_reset(one, entry_points):
+            eager, bound_state = _started(root, entry_points)
+        else:
+            fn = bound_state.entry_points[one.name].fn
+            function, bound = bind(eager, one.name, fn, one.args, one.kwargs)
+            inputs = bound.args, dict(bound.kwargs)
+            # The module may keep its arguments, and change them.
+            args, kwargs = copy.deepcopy(inputs)
+            result = _copied(function(*args, **kwargs))
         state: dict[str, torch.Tensor] = {
             name: parameter
             for name, parameter in eager.named_parameters(remove_duplicate=False)
@@ -94,6 +75,14 @@ def eager_outcomes(
             Outcome(one, pytree.tree_leaves(inputs), result, _copied(state))
         )
     return outcomes
+
+
+def _started(
+    root: nn.Module, entry_points: Mapping[str, EntryPoint]
+) -> tuple[nn.Module, BoundState]:
+    """Copy a module with its entry points, and the state that they are bound to."""
+    eager, methods = _deep_copy(root, dict(entry_points))
+    return eager, BoundState(eager, methods)
 
 
 def _deep_copy(
@@ -111,15 +100,3 @@ def _deep_copy(
 
 def _copied(value: object) -> Any:  # noqa: ANN401
     return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), value)
-
-
-def _short(value: object) -> str:
-    leaves = pytree.tree_leaves(value)
-    if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        return ", ".join(
-            f"{str(leaf.dtype)[6:]}{list(leaf.shape)}"
-            if isinstance(leaf, torch.Tensor)
-            else repr(leaf)
-            for leaf in leaves
-        )
-    return repr(value)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from ..capture.calls import AnyCall, call_of, is_reset
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.exported_session import ExportedSession, flat_inputs, lift_programs
-from .eager import Call, Outcome
+from .eager import Outcome
 
 
 def exported_outcomes(
-    programs: Mapping[str, ExportedProgram], calls: Sequence[Call]
+    programs: Mapping[str, ExportedProgram], calls: Iterable[AnyCall]
 ) -> list[Outcome]:
     """Make calls on exported programs, such as those that were quantized.
 
@@ -28,9 +29,13 @@ def exported_outcomes(
     lifted, state = lift_programs(programs, declared)
     session = ExportedSession(lifted, state)
     outcomes = []
-    for one in calls:
-        result = session.call(one.name, one.args, one.kwargs)
-        inputs = flat_inputs(one.name, lifted[one.name], one.args, one.kwargs)
+    for one in map(call_of, calls):
+        result = session.call(one)
+        inputs = (
+            []
+            if is_reset(one, lifted)
+            else flat_inputs(one.name, lifted[one.name], one.args, one.kwargs)
+        )
         values = pytree.tree_map_only(
             torch.Tensor, torch.clone, (result, dict(session.state))
         )
