@@ -119,5 +119,12 @@ class ExecutorchError(RuntimeFailure):
         self.code = code
 
 
+def kind_of(value: object) -> str:
+    """Say in a message what was given instead of what is expected."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"an instance of {type(value).__name__}"
+
+
 class PackedCacheWarning(RuntimeWarning):
     """Packed weights could not be kept on disk, or were damaged there."""

@@ -14,6 +14,7 @@ from ..lifted.lifted_state import keep
 from ..lifted.restored_state import restore
 from ..lifted.signatures import check_names
 from ..state import SharedState, select_state, with_groups
+from .arguments import check_root
 from .bound_state import Bind, BoundState
 from .registered_tensors import MemoryMap, refuse_hidden_views
 from .traced_entry_points import trace
@@ -120,6 +121,7 @@ def export(
         EntryPointError: an entry point does what cannot be exported faithfully.
         StateError: the state of the entry points does not fit together.
     """
+    check_root(root)
     check_entry_points(entry_points)
     if isinstance(state, str):
         state = [state]

@@ -17,17 +17,24 @@ from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, copy_graph, inputs_of
 from ..lifted.signatures import CallingConvention
 from ..state import SharedState
+from .arguments import programs_of
 from .calls import Call, is_reset
+from .entry_points import ExportedEntryPoints
 from .plain_programs import lift_declared, lift_plain_programs
 
 
 def lift_programs(
-    programs: Mapping[str, ExportedProgram], state: SharedState | None
+    given: ExportedProgram | Mapping[str, ExportedProgram],
 ) -> tuple[dict[str, LiftedProgram], SharedState]:
-    """Lift the declared state of programs, or all that plain ones write."""
-    if state is None:
-        return lift_plain_programs(programs, None)
-    return lift_declared(programs, state), state
+    """Lift the declared state of programs, or all that plain ones write.
+
+    Raises:
+        EntryPointError: they are no programs by name.
+    """
+    programs = programs_of(given)
+    if isinstance(programs, ExportedEntryPoints):
+        return lift_declared(programs, programs.state), programs.state
+    return lift_plain_programs(programs, None)
 
 
 def module_of(program: ExportedProgram) -> fx.GraphModule:

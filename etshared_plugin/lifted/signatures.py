@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallSignature
 from torch.utils import _pytree as pytree
 
-from ..errors import EntryPointError
+from ..errors import EntryPointError, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ def bind(
     """Bind example inputs to the Python signature of an entry point.
 
     Returns:
-        What to call, and the arguments as it gets them. A function of no module
-        that takes one more positional argument gets ``root`` as its first.
+        What to call, and the arguments as it gets them. A method of the root's class
+        is called on ``root``, and a function of no module that takes one more
+        positional argument gets ``root`` as its first.
 
     Raises:
         EntryPointError: the method is no part of ``root``, or the inputs do not
@@ -84,14 +86,18 @@ def bind(
             f" part of the root {type(root).__name__}; pass a root that holds it",
             method_name=name,
         )
-    if not callable(function):
-        raise EntryPointError(
-            f"entry point '{name}' is a {type(function).__name__}, expected a method",
-            method_name=name,
+    if _is_method_of(root, name, function):
+        function, owner = functools.partial(function, root), root
+    try:
+        signature = inspect.signature(
+            function.forward if isinstance(function, nn.Module) else function
         )
-    signature = inspect.signature(
-        function.forward if isinstance(function, nn.Module) else function
-    )
+    except (TypeError, ValueError) as error:
+        raise EntryPointError(
+            f"entry point '{name}' is {function!r:.100}, which has no Python signature;"
+            " wrap it in a function",
+            method_name=name,
+        ) from error
     try:
         return function, signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -106,6 +112,35 @@ def bind(
             f" {signature}: {error}",
             method_name=name,
         ) from error
+
+
+def _is_method_of(root: nn.Module, name: str, function: Callable[..., Any]) -> bool:
+    """Tell whether a function is a method of the root's class, without its instance.
+
+    Raises:
+        EntryPointError: it is no function, or a method of another class.
+    """
+    if isinstance(function, type) or not callable(function):
+        raise EntryPointError(
+            f"entry point '{name}' is {kind_of(function)}, expected a method; write"
+            f" EntryPoint(model.{name}, (x,))",
+            method_name=name,
+        )
+    if not isinstance(function, types.FunctionType):
+        return False
+    if any(vars(c).get(function.__name__) is function for c in type(root).__mro__):
+        return True
+    holder, _, method = function.__qualname__.rpartition(".")
+    has_class = bool(holder) and not holder.endswith("<locals>")
+    if has_class and next(iter(inspect.signature(function).parameters), "") == "self":
+        holder = holder.rpartition(".")[2]
+        raise EntryPointError(
+            f"entry point '{name}' is {holder}.{method} without an instance, and the"
+            f" root is a {type(root).__name__}; write EntryPoint(part.{method}, (x,))"
+            f" with the {holder} that is part of the root",
+            method_name=name,
+        )
+    return False
 
 
 def argument_names(bound: inspect.BoundArguments) -> list[str]:

@@ -19,11 +19,10 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from ..capture.calls import AnyCall, call_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.exported_session import ExportedSession, lift_programs, module_of
-from ..errors import EtsharedError, QuantizationError
+from ..errors import EtsharedError, QuantizationError, kind_of
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, inputs_of
 from ..lifted.restored_state import restore
-from ..lifted.signatures import check_names
 from ..lifted.tensor_views import identity
 from ..state import SharedState
 from .faithful_quantizer import FaithfulQuantizer
@@ -40,7 +39,7 @@ Calibration: TypeAlias = Mapping[str, Iterable[Arguments]] | Iterable[AnyCall]
 
 
 def quantize(
-    programs: Mapping[str, ExportedProgram],
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
     quantizer: Quantizer,
     calibration: Calibration = (),
 ) -> ExportedEntryPoints:
@@ -54,9 +53,9 @@ def quantize(
     they are. Shows progress if standard error is a terminal.
 
     Args:
-        programs: what :func:`etshared_plugin.export` returned, or plain programs, which
-            share the buffers that they write. They are left as they are, and so is
-            the module that they came from.
+        programs: what :func:`etshared_plugin.export` returned, or plain programs, or
+            one for ``forward``; plain ones share the buffers that they write. They are
+            left as they are, and so is the module that they came from.
         quantizer: annotates operators, as for `torchao`'s `prepare_pt2e`.
         calibration: calls ``(name, args)`` or ``(name, args, kwargs)``, or what
             `etshared_plugin.testing.call` makes, in the order in which a user of the
@@ -75,9 +74,8 @@ def quantize(
             the values of something that is quantized statically.
         StateError: the state of plain programs does not fit together.
     """
-    check_names(programs)
-    declared = programs.state if isinstance(programs, ExportedEntryPoints) else None
-    lifted, state = lift_programs(programs, declared)
+    lifted, state = lift_programs(programs)
+    _check_quantizer(quantizer)
     prepared = {name: _prepared(name, one, quantizer) for name, one in lifted.items()}
     if not any(True for one in prepared.values() for _ in observer_nodes(one)):
         names = ", ".join(f"'{name}'" for name in lifted)
@@ -109,6 +107,15 @@ def quantize(
         },
         state,
     )
+
+
+def _check_quantizer(quantizer: object) -> None:
+    is_instance = not isinstance(quantizer, type)
+    if not is_instance or not callable(getattr(quantizer, "annotate", None)):
+        raise QuantizationError(
+            f"quantizer is {kind_of(quantizer)}, expected a quantizer as for torchao's"
+            " prepare_pt2e, such as XNNPACKQuantizer()"
+        )
 
 
 def _weights(lifted: LiftedProgram) -> dict[str, object]:

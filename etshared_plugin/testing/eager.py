@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..capture.arguments import check_root
 from ..capture.bound_state import BoundState
 from ..capture.calls import AnyCall, Call, call_of, is_reset
-from ..capture.entry_points import EntryPoint
+from ..capture.entry_points import EntryPoint, check_entry_points
 from ..lifted.signatures import bind
 
 
@@ -50,6 +51,8 @@ def eager_outcomes(
     Raises:
         InputError: a call names no entry point, or does not fit its signature.
     """
+    check_root(root)
+    check_entry_points(entry_points)
     eager, bound_state = _started(root, entry_points)
     outcomes = []
     for one in map(call_of, calls):

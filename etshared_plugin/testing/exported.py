@@ -9,13 +9,12 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..capture.calls import AnyCall, call_of, is_reset
-from ..capture.entry_points import ExportedEntryPoints
 from ..capture.exported_session import ExportedSession, flat_inputs, lift_programs
 from .eager import Outcome
 
 
 def exported_outcomes(
-    programs: Mapping[str, ExportedProgram], calls: Iterable[AnyCall]
+    programs: ExportedProgram | Mapping[str, ExportedProgram], calls: Iterable[AnyCall]
 ) -> list[Outcome]:
     """Make calls on exported programs, such as those that were quantized.
 
@@ -25,8 +24,7 @@ def exported_outcomes(
     Raises:
         InputError: a call names no entry point, or does not fit it.
     """
-    declared = programs.state if isinstance(programs, ExportedEntryPoints) else None
-    lifted, state = lift_programs(programs, declared)
+    lifted, state = lift_programs(programs)
     session = ExportedSession(lifted, state)
     outcomes = []
     for one in map(call_of, calls):

@@ -1,0 +1,46 @@
+"""What callers may pass as a module and as programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+from torch.export import ExportedProgram
+
+from ..errors import EntryPointError, kind_of
+from ..lifted.signatures import check_names
+
+_PROGRAMS = "what etshared_plugin.export returns, or ExportedPrograms by name"
+
+
+def check_root(root: object) -> None:
+    """Refuse a root that is no module.
+
+    Raises:
+        EntryPointError: it is none.
+    """
+    if not isinstance(root, nn.Module):
+        expected = "a torch.nn.Module, the one that the entry points belong to"
+        if isinstance(root, type):
+            expected = f"an instance of it; write {root.__name__}(…)"
+        raise EntryPointError(f"root is {kind_of(root)}, expected {expected}")
+
+
+def programs_of(given: object) -> Mapping[str, ExportedProgram]:
+    """Return programs by entry point; one alone is ``forward``.
+
+    Raises:
+        EntryPointError: there are none, or something has no name or is no program.
+    """
+    if isinstance(given, ExportedProgram):
+        return {"forward": given}
+    if not isinstance(given, Mapping):
+        raise EntryPointError(f"programs is {kind_of(given)}, expected {_PROGRAMS}")
+    check_names(given)
+    for name, one in given.items():
+        if not isinstance(one, ExportedProgram):
+            raise EntryPointError(
+                f"program '{name}' is {kind_of(one)}, expected {_PROGRAMS}",
+                method_name=name,
+            )
+    return given
