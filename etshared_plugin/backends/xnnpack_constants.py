@@ -8,17 +8,19 @@ another way, results are wrong without an error, or the delegate cannot be loade
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from executorch.backends.xnnpack.utils.quant_utils import is_dequant
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
-from executorch.exir.backend.partitioner import PartitionResult
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch import fx
 from torch.export import ExportedProgram
 
 from ..lifted.program_surgery import CONSTANT_INPUTS, inputs_of
 from ..lowering.partitioner import SharedStatePartitioner
+from .xnnpack_limits import within_limits
 
 _aten = exir_ops.edge.aten
 
@@ -35,7 +37,19 @@ _APART = "etshared_constants_apart"
 
 
 class ConstantsApartPartitioner(SharedStatePartitioner):
-    """Tags constants that uses want in several ways, where ``inner`` takes them."""
+    """Tags constants that uses want in several ways, where ``inner`` takes them.
+
+    Where ``inner`` is an ``XnnpackPartitioner`` it gets the limits of XNNPACK too.
+    """
+
+    def __init__(
+        self,
+        inner: Partitioner,
+        state: Sequence[str] = (),
+        *,
+        method_name: str | None = None,
+    ) -> None:
+        super().__init__(within_limits(inner), state, method_name=method_name)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         result = super().partition(exported_program)

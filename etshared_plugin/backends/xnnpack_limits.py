@@ -1,0 +1,170 @@
+"""What XNNPACK's partitioner takes although its lowering cannot compute it.
+
+Each limit is one of 1.5.1: without it lowering fails, the program cannot be loaded or
+called, or results are wrong without an error.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass import (
+    ChannelsLastTaggedReshapePass,
+)
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackPartitioner,
+)
+from executorch.backends.xnnpack.utils.quant_utils import is_dynamic_qdq
+from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import (
+    generate_grouped_partitions_from_list_of_nodes,
+)
+from executorch.exir.backend.partitioner import Partitioner
+from executorch.exir.dialects._ops import ops as exir_ops
+from torch import fx
+from torch.export import ExportedProgram
+from torch.fx.passes.infra.partitioner import Partition
+
+_aten = exir_ops.edge.aten
+
+#: ``XNN_MAX_TENSOR_DIMS``.
+_MOST_DIMENSIONS = 6
+
+
+def within_limits(partitioner: Partitioner) -> Partitioner:
+    """Return a partitioner that leaves what it cannot compute to kernels.
+
+    An ``XnnpackPartitioner`` is copied; any other is returned as it is.
+    """
+    if not isinstance(partitioner, XnnpackPartitioner):
+        return partitioner
+    limited = copy.copy(partitioner)
+    limited.target_partitioner_configs = {
+        target: _limited_config(target, config)
+        for target, config in partitioner.target_partitioner_configs.items()
+    }
+    limited.generate_partitions = functools.partial(_partitions, limited)
+    return limited
+
+
+def _limited_config(target: str, config: Any) -> Any:  # noqa: ANN401
+    limited = copy.copy(config)
+    if target == "convolution.default":
+        # XNNPACK has no convolution with a bias that is computed.
+        limited.force_non_static_weights_for_f32_linear = False
+    constraints: Callable[[fx.Node, ExportedProgram], bool] = limited.check_constraints
+    limit = _LIMITS.get(target)
+
+    def check_constraints(node: fx.Node, program: ExportedProgram) -> bool:
+        is_within = _has_few_dimensions(node) and (limit is None or limit(node))
+        return is_within and constraints(node, program)
+
+    limited.check_constraints = check_constraints
+    return limited
+
+
+def _partitions(
+    partitioner: XnnpackPartitioner, program: ExportedProgram
+) -> list[Partition]:
+    """Give convolutions of dynamically quantized inputs delegates of their own.
+
+    In a larger one the lowering changes the layout of all that comes before them,
+    also for operators that have already been told their axes.
+    """
+    groups = partitioner.get_matched_nodes_from_configs(program)
+    apart = [group for group in groups if any(map(_is_dynamic_convolution, group))]
+    partitions: list[Partition]
+    if partitioner.per_op_mode or not apart:
+        partitions = type(partitioner).generate_partitions(partitioner, program)
+        return partitions
+    partitions = generate_grouped_partitions_from_list_of_nodes(
+        program.graph_module, [group for group in groups if group not in apart]
+    )
+    partitions += [Partition(nodes=group) for group in apart]
+    for number, partition in enumerate(partitions):
+        partition.id = number
+    return partitions
+
+
+def _is_dynamic_convolution(node: fx.Node) -> bool:
+    return node.target is _aten.convolution.default and is_dynamic_qdq(node.args[0])
+
+
+def _has_own_input(convolution: fx.Node) -> bool:
+    """Tell whether only convolutions take an input that is quantized dynamically."""
+    dequantized = convolution.args[0]
+    assert isinstance(dequantized, fx.Node)
+    if not is_dynamic_qdq(dequantized):
+        return True
+    quantized = dequantized.args[0]
+    assert isinstance(quantized, fx.Node)
+    users = [user for copied in quantized.users for user in copied.users]
+    return all(user.target is _aten.convolution.default for user in users)
+
+
+def _has_few_dimensions(node: fx.Node) -> bool:
+    # Views around a product are part of the linear layer that it comes from.
+    near = {node, *node.all_input_nodes, *node.users}
+    near |= {source for one in node.all_input_nodes for source in one.all_input_nodes}
+    values = [one.meta.get("val") for one in near]
+    return all(
+        value.dim() <= _MOST_DIMENSIONS
+        for value in values
+        if isinstance(value, torch.Tensor)
+    )
+
+
+def _is_of_images(node: fx.Node) -> bool:
+    return bool(node.all_input_nodes[0].meta["val"].dim() == 4)
+
+
+def _is_linear(addmm: fx.Node) -> bool:
+    """Tell whether a bias is added to each row as it is."""
+    bias, matrix = addmm.args[0], addmm.args[2]
+    assert isinstance(bias, fx.Node) and isinstance(matrix, fx.Node)
+    factors = (addmm.kwargs.get("alpha", 1), addmm.kwargs.get("beta", 1))
+    return factors == (1, 1) and bias.meta["val"].shape == matrix.meta["val"].shape[1:]
+
+
+def _is_pooling(maximum: fx.Node) -> bool:
+    """Tell whether a maximum is over height or width, which stays."""
+    return maximum.args[1] in (2, 3) and maximum.args[2:] == (True,)
+
+
+def _is_over_columns(softmax: fx.Node) -> bool:
+    """Tell whether the last axis is that of the model, not the channels."""
+    if not _is_of_images(softmax):
+        return True
+    found = set(softmax.all_input_nodes)
+    values = list(found)
+    while values:
+        node = values.pop()
+        if node.target in ChannelsLastTaggedReshapePass.memory_sensitive_ops_nhwc:
+            return False
+        if node.target in _WITH_CHANNELS_FIRST:
+            continue
+        new = set(node.all_input_nodes) - found
+        found |= new
+        values += new
+    return True
+
+
+#: Operators whose results have the model's layout in XNNPACK's delegates.
+_WITH_CHANNELS_FIRST = {
+    _aten.view_copy.default,
+    *ChannelsLastTaggedReshapePass.memory_sensitive_ops_nchw,
+}
+
+#: By the partitioner's name of an operator: what tells that XNNPACK computes a node.
+_LIMITS: dict[str, Callable[[fx.Node], bool]] = {
+    "_softmax.default": _is_over_columns,
+    "addmm.default": _is_linear,
+    "avg_pool2d.default": _is_of_images,
+    "convolution.default": _has_own_input,
+    "max.dim": _is_pooling,
+    "max_pool2d.default": _is_of_images,
+    "prelu.default": _is_of_images,
+}
