@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -31,11 +33,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture
-def random_model_count(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--random-models"))
+@dataclass(frozen=True)
+class Batch:
+    """Random models that are drawn one after another."""
+
+    seed: int
+    start: int
+    count: int
 
 
-@pytest.fixture
-def random_model_seed(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--random-models-seed"))
+#: From the tenth example on Hypothesis varies the one before, mostly in what does
+#: not matter.
+_BATCH = 9
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "random_models_batch" not in metafunc.fixturenames:
+        return
+    total = int(metafunc.config.getoption("--random-models"))
+    seed = int(metafunc.config.getoption("--random-models-seed"))
+    batches = [
+        Batch(seed, start, min(_BATCH, total - start))
+        for start in range(0, total, _BATCH)
+    ]
+    metafunc.parametrize("random_models_batch", batches, ids=lambda b: str(b.start))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    counts = Counter[str]()
+    for report in terminalreporter.getreports("passed"):
+        if "random_models" in report.nodeid:
+            counts.update(dict(report.user_properties))
+    if counts:
+        terminalreporter.write_line(
+            f"random models: {counts['pairs']} pairs of a model and a sequence as "
+            f"eager, {counts['models']} models, {counts['refused']} of them refused"
+        )

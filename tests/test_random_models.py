@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import eager_comparison  # noqa: F401  (makes exporting quicker)
 import pytest
 import torch
+from conftest import Batch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from random_models import RandomModel, random_models
@@ -19,25 +20,6 @@ from etshared_plugin.errors import EtsharedError
 
 #: For each model.
 SEQUENCES = 7
-
-#: From the tenth example on Hypothesis varies the one before, mostly in what does
-#: not matter.
-_BATCH = 9
-
-
-@dataclass
-class Tally:
-    """What has been compared, and what has been refused."""
-
-    models: set[RandomModel] = field(default_factory=set)
-    pairs: set[Any] = field(default_factory=set)
-    refused: set[RandomModel] = field(default_factory=set)
-
-    def __str__(self) -> str:
-        return (
-            f"{len(self.pairs)} pairs of a model and a sequence,"
-            f" {len(self.models)} models, {len(self.refused)} of them refused"
-        )
 
 
 def _partitioner(backend: str) -> list[Any]:
@@ -71,7 +53,7 @@ def _assert_untouched(root: torch.nn.Module, fresh: torch.nn.Module) -> None:
 
 
 # Hypothesis changes sequences too, while it makes a failure small.
-@functools.lru_cache(maxsize=2 * _BATCH)
+@functools.lru_cache(maxsize=32)
 def _runner(model: RandomModel, backend: str) -> Runner:
     edge = etshared.to_edge_transform_and_lower(
         _export(model), partitioner=_partitioner(backend)
@@ -82,35 +64,40 @@ def _runner(model: RandomModel, backend: str) -> Runner:
 
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])
 def test_random_models_do_as_eager(
-    backend: str, random_model_count: int, random_model_seed: int
+    backend: str,
+    random_models_batch: Batch,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    tally = Tally()
+    models: set[RandomModel] = set()
+    refused: set[RandomModel] = set()
+    pairs: set[Any] = set()
 
     def compare(model: RandomModel, data: st.DataObject) -> None:
-        tally.models.add(model)
+        models.add(model)
         if model.refusal is not None:
             with pytest.raises(EtsharedError, match=model.refusal):
                 _export(model)
-            tally.refused.add(model)
+            refused.add(model)
             return
         runner = _runner(model, backend)
         for number in range(SEQUENCES):
             sequence = data.draw(random_sequences(model), label=f"sequence {number}")
             runner.run(sequence)
-            tally.pairs.add((model, sequence))
+            pairs.add((model, sequence))
 
-    for start in range(0, random_model_count, _BATCH):
-        one = settings(
-            max_examples=min(_BATCH, random_model_count - start),
-            database=None,
-            deadline=None,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-        )
-        drawn = one(given(random_models(), st.data())(compare))
-        seed(f"{random_model_seed}, {backend}, {start}")(drawn)()
-    print(f"{backend}: {tally}, from seed {random_model_seed}")
-    # Each batch starts with the same smallest model.
-    assert len(tally.models) >= 0.8 * random_model_count
-    assert len(tally.pairs) >= 0.7 * SEQUENCES * random_model_count
-    assert len(tally.refused) <= max(1, 0.1 * len(tally.models))
+    count = random_models_batch.count
+    one = settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    drawn = one(given(random_models(), st.data())(compare))
+    seed(f"{backend}, {random_models_batch}")(drawn)()
+    for name, found in ("models", models), ("refused", refused), ("pairs", pairs):
+        record_property(name, len(found))
+    assert len(models) >= 0.6 * count
+    # A batch starts with the smallest model and the smallest sequences of it.
+    assert len(pairs) > SEQUENCES * (len(models) - len(refused) - 1)
+    assert len(refused) <= max(1, 0.5 * len(models))
