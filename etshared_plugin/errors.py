@@ -71,14 +71,21 @@ class MemoryPlanningError(LoweringError):
 
 
 class FormatError(EtsharedError, ValueError):
-    """Bytes are not what they should be; ``offset`` counts from the file's start."""
+    """Bytes are not what they should be; ``offset`` counts from the file's start.
+
+    The text begins with the path, if there is one; ``message`` is it without.
+    """
 
     def __init__(
         self, message: str, *, path: Path | None = None, offset: int | None = None
     ) -> None:
         super().__init__(message)
+        self.message = message
         self.path = path
         self.offset = offset
+
+    def __str__(self) -> str:
+        return self.message if self.path is None else f"'{self.path}': {self.message}"
 
 
 class ProgramFormatError(FormatError):
@@ -117,13 +124,6 @@ class ExecutorchError(RuntimeFailure):
     ) -> None:
         super().__init__(message, method_name=method_name)
         self.code = code
-
-
-def kind_of(value: object) -> str:
-    """Say in a message what was given instead of what is expected."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return f"an instance of {type(value).__name__}"
 
 
 class PackedCacheWarning(RuntimeWarning):

@@ -295,7 +295,7 @@ def test_constants_may_lie_outside_of_the_program(
     assert_stock_runtime_matches(
         (tmp_path / "program.pte").read_bytes(), outcomes, data_path=external_file
     )
-    with pytest.raises(ExecutorchError, match="method 'reset_state': cannot load it"):
+    with pytest.raises(ExecutorchError, match="point 'reset_state': cannot load it"):
         etshared.load(tmp_path / "program.pte").session()
 
 

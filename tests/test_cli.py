@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_read_is_one_line_on_stderr(
     assert main([command, str(path), *more]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"etshared: cannot read '{path}': {problem}\n"
+    assert captured.err == f"etshared: '{path}': cannot be read: {problem}\n"
 
 
 @pytest.mark.parametrize("command", ["inspect", "run"])
@@ -337,7 +337,7 @@ def test_run_without_results_or_inputs(
         ),
         (
             ["run", "{file}", "--entry", "peek", "--input", "x=gone.npy"],
-            "'gone.npy': [Errno 2] No such file or directory",
+            "cannot read 'gone.npy': No such file or directory",
         ),
         (
             ["run", "{file}", "--entry", "peek", "--repeat", "0"],
@@ -366,7 +366,7 @@ def test_inputs_that_do_not_fit_are_one_line_on_stderr(
         assert main(["run", str(program), "--entry", "peek", *inputs]) == 1
         captured = capsys.readouterr()
         assert captured.out == ""
-        assert captured.err.startswith("etshared: method 'peek'")
+        assert captured.err.startswith("etshared: entry point 'peek'")
         assert captured.err.count("\n") == 1
 
 
@@ -472,6 +472,26 @@ def test_a_reader_that_stops_early_is_no_error(program: Path, tmp_path: Path) ->
     )
     assert (finished.returncode, finished.stderr) == (0, "")
     assert finished.stdout == "{\n"
+
+
+def test_run_is_silent_of_what_executorch_finds_out_about_the_cpu(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "delegated.pte"
+    path.write_bytes(recurrent("xnnpack"))
+    x = write_npy(tmp_path, "x", np.ones((1, 4), np.float32))
+    script = "from etshared_plugin.cli import main; raise SystemExit(main())"
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-c", script, "run", str(path), "--entry", "forward"),
+            *("--input", x),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "Results of 'forward'" in finished.stdout
 
 
 def test_all_but_the_demo_works_without_torch(program: Path, tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def test_ls_lists_what_was_used_last_first(
     (second,) = (row for row in rows if row[4:6] == ["from", "bytes"])
     assert rows.index(first) < rows.index(second)
     assert first[2:4] == ["20.4", "KiB"]
+    newest = etshared.PackedCache(directory).entries()[0].path.name
+    assert first[-1] == f"{newest[:12]}….packed"
 
     assert main([*command, "--json"]) == 0
     report = _json(capsys)
@@ -166,6 +168,9 @@ def test_the_users_directory_need_not_be_there(
         report = _json(capsys)
         assert report["directory"] == str(tmp_path / "etshared")
         assert report["files"] == []
+    assert main(["cache", "ls"]) == 0
+    text = capsys.readouterr().out
+    assert text == f"no packed weights in '{tmp_path / 'etshared'}'\n"
     assert list(tmp_path.iterdir()) == []
 
 

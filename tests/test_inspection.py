@@ -159,7 +159,7 @@ def test_a_record_of_another_program_leaves_a_report_of_the_plans(
     report = inspect_program(save(with_record(portable, record)))
     assert report.record == "damaged"
     assert report.record_problem == (
-        "method 'poke': the record names it, the program does not have it"
+        "entry point 'poke': the record names it, the program does not have it"
     )
     assert [entry.name for entry in report.entry_points] == [
         "forward",
@@ -360,34 +360,34 @@ def _weight_digest(record: SharedContext) -> SharedContext:
 
 
 CONTRADICTIONS = [
-    (_offset, "state", "method 'forward'", "at offset 128 of arena 2 .* no recorded"),
+    (_offset, "state", "entry point 'forward'", "offset 128 of arena 2 .* no recorded"),
     (_mem_id, "arena-size", "arena 2", "tells of 0 bytes, the program plans 144"),
-    (_mem_id, "state", "buffer 'sum'", "method 'forward' does not use it"),
-    (_method, "method-unknown", "method 'poke'", "the program does not have it"),
-    (_method, "method-unknown", "method 'peek'", "the record does not name it"),
-    (_extra_method, "method-unknown", "method 'zzz'", "the program does not have it"),
+    (_mem_id, "state", "buffer 'sum'", "entry point 'forward' does not use it"),
+    (_method, "method-unknown", "entry point 'poke'", "the program does not have it"),
+    (_method, "method-unknown", "entry point 'peek'", "the record does not name it"),
+    (_extra_method, "method-unknown", "entry point 'zzz'", "the program does not have"),
     (_small_arena, "arena-size", "arena 2", "136 bytes, the program plans 144"),
-    (_activations, "arena-size", "method 'forward'", "tells of 0 bytes of activat"),
-    (_arguments, "signature", "method 'forward'", "0 inputs, the program has 1"),
+    (_activations, "arena-size", "entry point 'forward'", "tells of 0 bytes of activ"),
+    (_arguments, "signature", "entry point 'forward'", "0 inputs, the program has 1"),
     (
         _larger_input,
         "signature",
-        "method 'forward'",
+        "entry point 'forward'",
         "input 0: the record allows sizes from 32 to 33 in dimension 1, .* plans 32",
     ),
     (
         _smaller_input,
         "signature",
-        "method 'forward'",
+        "entry point 'forward'",
         "input 0: the record allows sizes from 0 to 1 in dimension 0, .* plans 1",
     ),
     (
         _scalar_input,
         "signature",
-        "method 'forward'",
+        "entry point 'forward'",
         "input 0: the record tells of 0 dimensions, the program has 2",
     ),
-    (_result, "signature", "method 'forward'", "0 outputs, the program has 1"),
+    (_result, "signature", "entry point 'forward'", "0 outputs, the program has 1"),
     (_denied_use, "state", "buffer 'sum'", "'peek' uses it, the record does not"),
     (_denied_write, "state", "buffer 'count'", "'forward' writes it, .* says READ"),
     (_denied_read, "state", "buffer 'count'", "'forward' reads it, .* says WRITE"),
@@ -435,7 +435,7 @@ def test_a_damaged_payload_is_found(delegated: bytes, save: Save) -> None:
     assert findings(save(bytes(data))) == [
         (
             "delegate",
-            "method 'peek', delegate 0",
+            "entry point 'peek', delegate 0",
             "payload is damaged: its digest is not the recorded one",
         )
     ]
@@ -457,8 +457,8 @@ def test_unrecorded_and_unknown_delegates_are_found(
 ) -> None:
     record = changed(record_of(delegated), "delegates", 0, index=7)
     assert [item[:2] for item in findings(save(with_record(delegated, record)))] == [
-        ("delegate", "method 'forward', delegate 0"),
-        ("delegate", "method 'forward', delegate 7"),
+        ("delegate", "entry point 'forward', delegate 0"),
+        ("delegate", "entry point 'forward', delegate 7"),
     ]
 
 
@@ -502,7 +502,7 @@ def test_a_program_that_plans_outside_its_arena_is_found(
 
     found = verify_program(save(edited(portable, shrink)))
     assert found[0].code == "arena-overflow"
-    assert found[0].place == "method 'forward'"
+    assert found[0].place == "entry point 'forward'"
     assert "of arena 1, which has 16 bytes" in found[0].message
 
 

@@ -417,7 +417,7 @@ def test_a_kernel_that_is_missing_is_no_reason_to_keep_less(tmp_path: Path) -> N
             edited(data, rename), tensors="numpy", packed_cache=tmp_path
         )
     (warning,) = caught
-    assert "method 'step' needs the kernel 'etshared_test::missing" in str(
+    assert "entry point 'step' needs the kernel 'etshared_test::missing" in str(
         warning.message
     )
     assert "which is not registered" in use.why_not(program)

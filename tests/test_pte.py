@@ -244,16 +244,16 @@ def _many_dimensions(file: PTEFile) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (_no_name, "a method has no name"),
-        (_same_names, "method 'peek' stands twice"),
-        (_bad_output, "method 'forward': outputs: index 999 is none of"),
-        (_bad_argument, "method 'forward': instruction 0: index -1 is none of"),
-        (_bad_operator, "method 'forward': instruction 0: index 999 is none of"),
-        (_bad_constant, "method 'forward': value 0: data 999 is none of"),
-        (_large_constant, "method 'forward': value 0: data end at"),
-        (_negative_size, "method 'forward': value 0: negative size in"),
-        (_bad_dim_order, "method 'forward': value 0: dim order .* not a permutation"),
-        (_many_dimensions, "method 'forward': value 0: 17 dimensions"),
+        (_no_name, "an entry point has no name"),
+        (_same_names, "entry point 'peek' stands twice"),
+        (_bad_output, "entry point 'forward': outputs: index 999 is none of"),
+        (_bad_argument, "entry point 'forward': instruction 0: index -1 is none of"),
+        (_bad_operator, "entry point 'forward': instruction 0: index 999 is none of"),
+        (_bad_constant, "entry point 'forward': value 0: data 999 is none of"),
+        (_large_constant, "entry point 'forward': value 0: data end at"),
+        (_negative_size, "entry point 'forward': value 0: negative size in"),
+        (_bad_dim_order, "entry point 'forward': value 0: dim order .* not a perm"),
+        (_many_dimensions, "entry point 'forward': value 0: 17 dimensions"),
     ],
 )
 def test_an_inconsistent_program_is_refused(

@@ -395,7 +395,7 @@ class _Method(nn.Module):
         ([("add", (_X[:1],))], r"input 'x' is of shape \[1, 4\], expected \[2, 4\]"),
         ([("add", (1.0,))], "input 'x' is a float, expected a tensor"),
         ([("add", ())], r"'add': got 0 positional inputs and \[\], expected.*: x"),
-        ([("add", (_X,), {"y": 1})], r"got 1 positional inputs and \['y'\]"),
+        ([("add", (_X,), {"y": 1})], r"got 1 positional input and \['y'\]"),
         ([("add", _X)], "'add': args are a Tensor, expected a tuple"),
         (["add"], r"a call is 'add', expected \(name, args\), .*call makes"),
         (

@@ -94,8 +94,12 @@ def test_entry_points_are_items_and_attributes() -> None:
     assert "'x' float32 (1, 4)" in repr(session.peek)
     with pytest.raises(InputError, match="no entry point 'decode', only 'fill'"):
         session["decode"]
-    with pytest.raises(AttributeError, match="'decode'"):
+    with pytest.raises(AttributeError, match="'decode'$"):
         session.decode  # noqa: B018
+    with pytest.raises(InputError, match=r"'peek'; call the session's reset\(\)$"):
+        session["reset_state"]
+    with pytest.raises(AttributeError, match=r"'reset_state'; call the session's re"):
+        session.reset_state  # noqa: B018
 
 
 def test_outputs_belong_to_the_caller() -> None:
@@ -231,7 +235,7 @@ def test_sizes_are_those_that_export_allowed(backend: Backend) -> None:
     for x_shape, y_shape, message in _BAD_SIZES:
         with pytest.raises(InputError) as refused:
             session.encode(torch.ones(x_shape), torch.ones(y_shape))
-        assert str(refused.value) == f"method 'encode': {message}"
+        assert str(refused.value) == f"entry point 'encode': {message}"
     assert session.state["calls"].item() == 3
 
 
@@ -324,10 +328,10 @@ def test_values_that_export_fixed_may_be_left_out() -> None:
 
 
 _BAD_CALLS = [
-    ("peek", (), {}, "method 'peek': input 'x' is missing"),
-    ("peek", (_ROW, _ROW), {}, "method 'peek' takes 1 positional inputs, got 2"),
+    ("peek", (), {}, "entry point 'peek': input 'x' is missing"),
+    ("peek", (_ROW, _ROW), {}, "entry point 'peek' takes 1 positional input, got 2"),
     ("peek", (_ROW,), {"x": _ROW}, "input 'x' is given by position and by name"),
-    ("peek", (_ROW,), {"y": 1}, "method 'peek' has no input 'y', only 'x'"),
+    ("peek", (_ROW,), {"y": 1}, "entry point 'peek' has no input 'y', only 'x'"),
     ("peek", (_ROW.double(),), {}, "input 'x' is float64, expected float32"),
     ("peek", (_ROW[0],), {}, r"input 'x' is of shape \(4,\), expected \(1, 4\)"),
     ("peek", (_ROW[:, :3],), {}, r"of shape \(1, 3\), expected \(1, 4\)"),
@@ -336,8 +340,8 @@ _BAD_CALLS = [
     ("peek", ("a",), {}, "input 'x' is the str 'a', expected a tensor"),
     ("peek", ([1.0],), {}, "input 'x' is of type 'list', expected a tensor"),
     ("peek", (_ROW.to(torch.complex64),), {}, "dtype that ExecuTorch does not know"),
-    ("peek", (_ROW.to_sparse(),), {}, "not a plain dense tensor"),
-    ("peek", (torch.ones(1, 4, device="meta"),), {}, "expected a tensor"),
+    ("peek", (_ROW.to_sparse(),), {}, "input 'x' is not a plain dense tensor"),
+    ("peek", (_ROW.to("meta"),), {}, "input 'x' is on device 'meta', exp.* no data"),
     ("peek", (np.ones((1, 4), ">f4"),), {}, "not in this machine's byte order"),
     ("peek", (np.array([["a"]]),), {}, "expected a tensor"),
     ("nested", ({"a": [_ROW]}, _ROW), {"k": _ROW[0, :2]}, r"x\['a'\]' is a list of 1"),

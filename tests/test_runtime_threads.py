@@ -13,6 +13,7 @@ from running import run_threads
 from runtime_programs import Backend
 
 import etshared_plugin as etshared
+from etshared_plugin.errors import ExecutorchError
 from etshared_plugin.runtime import Session
 
 _CALLS = 2000
@@ -38,6 +39,25 @@ def test_two_threads_in_one_session_wait_for_each_other(backend: Backend) -> Non
 
     run_threads(forward, nested)
     assert counts == list(range(1, _CALLS + 1))
+
+
+def test_a_failure_has_the_reason_of_its_own_thread() -> None:
+    program = etshared.load(programs.recurrent("portable"), tensors="numpy")
+    messages: dict[int, set[str]] = {7: set(), 13: set()}
+
+    def fail(index: int) -> None:
+        session = program.session(threads="caller")
+        for _ in range(200):
+            with pytest.raises(ExecutorchError) as error:
+                session.lookup(np.array([index]))
+            messages[index].add(str(error.value).rpartition(": ")[2])
+            session.reset()
+
+    run_threads(lambda: fail(7), lambda: fail(13))
+    for index, found in messages.items():
+        assert found == {
+            f"Index {index} out of range for tensor with size 2 at dimension 0"
+        }
 
 
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])

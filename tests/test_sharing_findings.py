@@ -138,16 +138,17 @@ def test_a_weight_of_kernels_and_delegates_is_stored_twice(shown: Show) -> None:
         "severity": "note",
         "code": "stored-twice",
         "place": "weight 'wide.weight'",
-        "message": f"its {MIB} bytes are stored for kernels of method 'decode' and "
-        "again for XnnpackBackend in method 'encode': kernels read the program's "
-        "constants, delegates its named data; with a partitioner that takes the "
-        "operators of this weight in all of these methods it is stored once",
+        "message": f"its {MIB} bytes are stored for kernels of entry point 'decode' "
+        "and again for XnnpackBackend in entry point 'encode': kernels read the "
+        "program's constants, delegates its named data; with a partitioner that "
+        "takes the operators of this weight in all of these entry points it is stored "
+        "once",
     }
     # XNNPACK has the channels last.
     assert convolution["place"] == "weight 'conv.weight'"
     assert (
-        "its 2304 bytes are stored for kernels of method 'look' and again, in another "
-        "layout, for XnnpackBackend in method 'see'"
+        "its 2304 bytes are stored for kernels of entry point 'look' and again, in "
+        "another layout, for XnnpackBackend in entry point 'see'"
     ) in convolution["message"]
 
 
@@ -246,11 +247,11 @@ def test_a_constant_that_is_packed_in_two_ways_keeps_its_method_from_sharing(
         {
             "severity": "note",
             "code": "not-shared",
-            "place": "method 'look_twice', delegate 0",
+            "place": "entry point 'look_twice', delegate 0",
             "message": "it packs 'conv.weight' in several ways, which differ in "
             "padding_bottom, padding_left, padding_right, padding_top, "
             "subsampling_height, subsampling_width, so each session packs all weights "
-            "of this method for itself, here 'conv.weight'",
+            "of this entry point for itself, here 'conv.weight'",
         }
     ]
     program = etshared.load(data)
@@ -265,7 +266,7 @@ def test_weights_whose_type_may_not_be_shared_are_told_of(shown: Show) -> None:
     (finding,) = shown(lower(model, declared, [XnnpackPartitioner(enable_bf16=True)]))
     assert (finding["code"], finding["place"]) == (
         "not-shared",
-        "method 'forward', delegate 0",
+        "entry point 'forward', delegate 0",
     )
     assert "crashes where it shares bfloat16 weights" in finding["message"]
     assert finding["message"].endswith("here 'weight'")
@@ -292,9 +293,9 @@ def test_a_delegate_that_may_not_share_is_told_of(
     (finding,) = shown(edited(wide(), edit))
     assert (finding["code"], finding["place"]) == (
         "not-shared",
-        "method 'decode', delegate 0",
+        "entry point 'decode', delegate 0",
     )
     assert finding["message"] == (
         f"its option 'weight_cache_enabled' is {value}, so each session packs all "
-        "weights of this method for itself, here 'wide.weight'"
+        "weights of this entry point for itself, here 'wide.weight'"
     )

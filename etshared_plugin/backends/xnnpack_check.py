@@ -128,9 +128,9 @@ def _unshared(
     return Finding(
         Severity.NOTE,
         "not-shared",
-        f"{why}, so each session packs all weights of this method for itself, here "
-        f"{_names(ways, weights)}",
-        f"method '{delegate.entry_point}', delegate {delegate.index}",
+        f"{why}, so each session packs all weights of this entry point for itself, "
+        f"here {_names(ways, weights)}",
+        f"entry point '{delegate.entry_point}', delegate {delegate.index}",
     )
 
 

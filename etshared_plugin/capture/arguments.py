@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from torch import nn
 from torch.export import ExportedProgram
 
-from ..errors import EntryPointError, kind_of
+from ..errors import EntryPointError
 from ..lifted.signatures import check_names
+from ..wording import kind_of
 
 _PROGRAMS = "what etshared_plugin.export returns, or ExportedPrograms by name"
 

@@ -17,6 +17,7 @@ from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, copy_graph, inputs_of
 from ..lifted.signatures import CallingConvention
 from ..state import SharedState
+from ..wording import counted
 from .arguments import programs_of
 from .calls import Call, is_reset
 from .entry_points import ExportedEntryPoints
@@ -149,9 +150,9 @@ def _ordered(
     by_name = list(call.argument_names[:count])[len(args) :]
     given = set(kwargs)
     if len(args) + len(by_name) != count or given != {*by_name, *keys}:
-        wanted = ", ".join(call.argument_names) or f"{count} positional inputs"
+        wanted = ", ".join(call.argument_names) or counted(count, "positional input")
         raise InputError(
-            f"entry point '{name}': got {len(args)} positional inputs and"
+            f"entry point '{name}': got {counted(len(args), 'positional input')} and"
             f" {sorted(given)}, expected the arguments it was exported with: {wanted}",
             method_name=name,
         )

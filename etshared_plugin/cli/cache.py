@@ -6,6 +6,7 @@ import argparse
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ..wording import counted
 from .printing import (
     human_nbytes,
     number,
@@ -54,16 +55,19 @@ def _list(cache: PackedCache, as_json: bool) -> int:
     if as_json:
         print_json({"directory": str(cache.path), "files": [*map(_file_json, files)]})
         return 0
+    if not files:
+        print(f"no packed weights in '{printable(str(cache.path))}'")
+        return 0
     print_table(
         stdout_console(),
         f"Packed weights in '{cache.path}'",
-        (whole("last used"), number("size"), "program", "file"),
+        (whole("last used"), number("size"), "program", whole("file")),
         (
             (
                 _date(file.last_used),
                 human_nbytes(file.nbytes),
                 "damaged" if file.label is None else file.label or "from bytes",
-                file.path.name,
+                f"{file.path.stem[:12]}…{file.path.suffix}",
             )
             for file in files
         ),
@@ -112,7 +116,7 @@ def _clear(cache: PackedCache, as_json: bool) -> int:
             }
         )
         return 0
-    files = "1 file" if len(removed) == 1 else f"{len(removed)} files"
+    files = counted(len(removed), "file")
     stdout_console().print(
         f"removed {files}, {human_nbytes(nbytes)}, from '{printable(str(cache.path))}'",
         soft_wrap=True,

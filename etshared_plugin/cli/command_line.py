@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from .. import __version__
-from ..errors import EtsharedError, FormatError
+from ..errors import EtsharedError
 from . import cache, demo, inspect, plugins, run, verify
 from .printing import printable
 
@@ -39,11 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has seen enough; Python's own flush at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except FormatError as error:
-        # Errors of the native module, and of reading, name the file themselves.
-        place = "" if error.path is None else f"'{error.path}'"
-        named = place in str(error)
-        return _complain(str(error) if named else f"{place}: {error}")
     except EtsharedError as error:
         return _complain(str(error))
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ..wording import counted
 from .printing import (
     human_seconds,
     print_json,
@@ -100,8 +101,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     # The other commands do without the native module.
-    from ..runtime import load
+    from ..runtime import _native, load
 
+    _native.hide_info_log()
     program = load(arguments.file, tensors="numpy", packed_cache=arguments.packed_cache)
     session = program.session()
     if arguments.entry not in session:
@@ -161,7 +163,11 @@ def _parse_input(text: str) -> tuple[str | None, object]:
     if value.endswith(".npy"):
         try:
             return name, np.load(value, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except OSError as error:
+            raise argparse.ArgumentTypeError(
+                f"cannot read '{value}': {error.strerror or error}"
+            ) from error
+        except (ValueError, EOFError) as error:
             raise argparse.ArgumentTypeError(f"'{value}': {error}") from error
     try:
         parsed = json.loads(value)
@@ -232,5 +238,5 @@ def _print_tables(
             ),
         )
     console.print()
-    calls = "1 call" if len(seconds) == 1 else f"{len(seconds)} calls, median"
+    calls = counted(len(seconds), "call") + (", median" if len(seconds) > 1 else "")
     console.print(f"{calls}: {human_seconds(statistics.median(seconds))}")

@@ -14,7 +14,6 @@ const char* class_name(FailureKind kind) {
       return "SessionPoisonedError";
     case FailureKind::kStateMismatch:
       return "StateMismatchError";
-    case FailureKind::kUnreadable:
     case FailureKind::kProgramFormat:
       return "ProgramFormatError";
     case FailureKind::kContextFormat:
@@ -30,8 +29,7 @@ const char* class_name(FailureKind kind) {
 void raise(const FailureError& error) {
   const Failure& failure = error.failure;
   nb::dict options;
-  if (failure.kind == FailureKind::kUnreadable ||
-      failure.kind == FailureKind::kProgramFormat ||
+  if (failure.kind == FailureKind::kProgramFormat ||
       failure.kind == FailureKind::kContextFormat) {
     if (!error.path.empty()) {
       const nb::bytes path(error.path.data(), error.path.size());
@@ -48,12 +46,7 @@ void raise(const FailureError& error) {
   }
   const nb::object type = nb::module_::import_("etshared_plugin.errors")
                               .attr(class_name(failure.kind));
-  // A failure to read the file names it already.
-  const bool has_path =
-      error.path.empty() || failure.kind == FailureKind::kUnreadable;
-  const std::string message =
-      has_path ? failure.message : concat(quoted(error.path), ": ", failure.message);
-  const nb::object instance = type(to_text(message), **options);
+  const nb::object instance = type(to_text(failure.message), **options);
   PyErr_SetObject(type.ptr(), instance.ptr());
 }
 

@@ -5,6 +5,7 @@
 
 #include "bindings.h"
 #include "convert.h"
+#include "log_listeners.h"
 
 namespace etshared::runtime {
 namespace {
@@ -49,6 +50,11 @@ const MethodPlan& method_at(const PyProgram& self, size_t method) {
 } // namespace
 
 void bind_program(nb::module_& module) {
+  module.def(
+      "hide_info_log",
+      &hide_info,
+      "From now on, ExecuTorch logs warnings and errors only.");
+
   nb::class_<ValueInfo>(
       module, "Value", "One flat input or output of a method.")
       .def_prop_ro(

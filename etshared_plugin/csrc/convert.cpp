@@ -91,7 +91,7 @@ TensorView to_view(
     throw refuse(concat("of type ", quoted(python_type(array))), "a tensor");
   }
   if (view.device_type() != nb::device::cpu::value) {
-    throw refuse("on another device", "a tensor on the CPU");
+    throw refuse("on another device", "a tensor on the CPU; call its cpu()");
   }
   const auto scalar_type = named ? named : scalar_type_of(view.dtype());
   if (!scalar_type) {
@@ -138,7 +138,7 @@ InputValue to_input(
     }
   }
   const std::string label =
-      concat("method ", quoted(method_name), ": ", expected.label);
+      concat("entry point ", quoted(method_name), ": ", expected.label);
   try {
     return to_view(object, label, FailureKind::kInput, kept);
   } catch (FailureError& error) {

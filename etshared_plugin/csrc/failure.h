@@ -16,7 +16,6 @@ enum class FailureKind {
   kInput,
   kSessionPoisoned,
   kStateMismatch,
-  kUnreadable,
   kProgramFormat,
   kContextFormat,
   kExecutorch,

@@ -12,14 +12,13 @@
 namespace etshared::runtime {
 namespace {
 
-Failure cannot_read(const std::string& path, const std::string& problem) {
+Failure cannot_read(const std::string& problem) {
   return Failure{
-      FailureKind::kUnreadable,
-      concat("cannot read ", quoted(path), ": ", problem)};
+      FailureKind::kProgramFormat, concat("cannot be read: ", problem)};
 }
 
-Failure empty(const std::string& what) {
-  return Failure{FailureKind::kProgramFormat, concat(what, " is empty")};
+Failure empty() {
+  return Failure{FailureKind::kProgramFormat, "the file is empty"};
 }
 
 } // namespace
@@ -27,28 +26,27 @@ Failure empty(const std::string& what) {
 Outcome<std::shared_ptr<const FileBytes>> FileBytes::map(
     const std::string& path) {
   if (path.find('\0') != std::string::npos) {
-    return cannot_read(path, "a path has no NUL character");
+    return cannot_read("a path has no NUL character");
   }
   // Opening a pipe would wait for its writer.
   OwnedDescriptor descriptor(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (descriptor.number() < 0) {
-    return cannot_read(path, std::strerror(errno));
+    return cannot_read(std::strerror(errno));
   }
   struct stat status = {};
   if (::fstat(descriptor.number(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return cannot_read(
-        path,
         S_ISDIR(status.st_mode) ? std::strerror(EISDIR) : "Not a regular file");
   }
   const auto size = static_cast<size_t>(status.st_size);
   if (size == 0) {
-    return empty(quoted(path));
+    return empty();
   }
   void* data = ::mmap(
       nullptr, size, PROT_READ, MAP_PRIVATE, descriptor.number(), /*offset=*/0);
   if (data == MAP_FAILED) {
-    return cannot_read(path, std::strerror(errno));
+    return cannot_read(std::strerror(errno));
   }
   return std::shared_ptr<const FileBytes>(new FileBytes(
       std::move(descriptor), static_cast<uint8_t*>(data), size));
@@ -58,7 +56,7 @@ Outcome<std::shared_ptr<const FileBytes>> FileBytes::copy(
     const void* data,
     size_t size) {
   if (size == 0) {
-    return empty("the program");
+    return empty();
   }
   OwnedDescriptor descriptor(::memfd_create("etshared-program", MFD_CLOEXEC));
   if (descriptor.number() >= 0 &&

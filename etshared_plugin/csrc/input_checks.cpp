@@ -97,7 +97,7 @@ bool is_recorded_value(const ValueInfo& expected, const InputValue& given) {
 Failure refused(const MethodPlan& method, const std::string& problem) {
   return Failure{
       FailureKind::kInput,
-      concat("method ", quoted(method.name), problem),
+      concat("entry point ", quoted(method.name), problem),
       method.name,
       et::Error::InvalidArgument};
 }
@@ -204,7 +204,7 @@ Status limit_input_sizes(const EntryPointRecord& record, MethodPlan& method) {
       return Failure{
           FailureKind::kContextFormat,
           concat(
-              "the record does not fit the program: method ",
+              "the record does not fit the program: entry point ",
               quoted(method.name), " cannot take ", input.label,
               " in the recorded sizes")};
     }
@@ -232,7 +232,8 @@ Status check_inputs(
     return refused(
         method,
         concat(
-            " got ", inputs.size(), " inputs, expected ",
+            " got ", inputs.size(), inputs.size() == 1 ? " input" : " inputs",
+            ", expected ",
             method.inputs.size()));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {

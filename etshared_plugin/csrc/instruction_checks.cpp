@@ -5,6 +5,7 @@
 
 #include "generated/program_generated.h"
 #include "method_plan.h"
+#include "value_uses.h"
 
 namespace etshared::runtime {
 namespace {
@@ -37,7 +38,7 @@ const std::map<std::string_view, std::string_view>& signatures() {
 class InstructionChecker {
  public:
   InstructionChecker(const fb::ExecutionPlan& plan, MethodPlan& method)
-      : plan_(plan), method_(method) {}
+      : plan_(plan), method_(method), uses_(plan, method) {}
 
   Status check() {
     if (plan_.chains() == nullptr || plan_.chains()->size() == 0) {
@@ -62,8 +63,7 @@ class InstructionChecker {
         }
       }
     }
-    note_unplanned_values();
-    note_border();
+    uses_.note();
     return success();
   }
 
@@ -71,7 +71,8 @@ class InstructionChecker {
   Failure damaged(const std::string& what) const {
     return Failure{
         FailureKind::kProgramFormat,
-        concat("damaged program: method ", quoted(method_.name), ' ', what),
+        concat(
+            "damaged program: entry point ", quoted(method_.name), ' ', what),
         method_.name};
   }
 
@@ -161,7 +162,7 @@ class InstructionChecker {
           (kind(move->move_from()) == kind(move->move_to()) ||
            (is_number(kind(move->move_from())) &&
             is_number(kind(move->move_to()))));
-      is_moved_to_.insert(move->move_to());
+      uses_.move_to(move->move_to());
       is_computed_.insert(move->move_to());
     } else if (const auto* free = instruction.instr_args_as_FreeCall()) {
       is_sound = exists(free->value_index());
@@ -173,10 +174,10 @@ class InstructionChecker {
     const std::string& name = method_.operators[call.op_index()];
     const auto& args = *call.args();
     if (name == kView && args.size() == 3) {
-      is_given_.insert(args.Get(2));
+      uses_.give(args.Get(2));
     }
     for (const int32_t index : args) {
-      use(index);
+      uses_.use(index);
     }
     const auto position = signatures().find(name);
     if (position == signatures().end()) {
@@ -198,8 +199,8 @@ class InstructionChecker {
         return damaged(concat(
             "calls ", quoted(name), " with an unfit argument ", next));
       }
-      if (is_written) {
-        ETSHARED_RETURN_IF_FAILED(write(args.Get(next)));
+      if (is_written && !uses_.write(args.Get(next))) {
+        return damaged("writes to a constant");
       }
       ++next;
       is_optional = is_written = false;
@@ -251,102 +252,14 @@ class InstructionChecker {
           kind(index) != fb::KernelTypes::Tensor) {
         return damaged("gives XNNPACK something other than a tensor");
       }
-      use(index);
+      uses_.use(index);
     }
     return success();
   }
 
-  void for_each_tensor(int32_t index, const auto& action) {
-    const fb::EValue& value = *plan_.values()->Get(index);
-    if (value.val_type() == fb::KernelTypes::Tensor) {
-      action(index);
-    } else if (const auto* list = value.val_as_TensorList()) {
-      std::for_each(list->items()->begin(), list->items()->end(), action);
-    }
-  }
-
-  void use(int32_t index) {
-    for_each_tensor(index, [&](int32_t tensor) { is_used_.insert(tensor); });
-  }
-
-  Status write(int32_t index) {
-    bool is_constant = false;
-    for_each_tensor(index, [&](int32_t tensor) {
-      is_written_.insert(tensor);
-      const fb::Tensor& target = *plan_.values()->Get(tensor)->val_as_Tensor();
-      is_constant |=
-          target.data_buffer_idx() > 0 && target.allocation_info() == nullptr;
-    });
-    return is_constant ? Status(damaged("writes to a constant")) : success();
-  }
-
-  static bool has_elements(const fb::Tensor& tensor) {
-    return tensor.sizes() == nullptr ||
-        std::find(tensor.sizes()->begin(), tensor.sizes()->end(), 0) ==
-        tensor.sizes()->end();
-  }
-
-  bool is_border(int32_t index) const {
-    const auto contains = [&](const flatbuffers::Vector<int32_t>* indices) {
-      return std::find(indices->begin(), indices->end(), index) !=
-          indices->end();
-    };
-    return contains(plan_.inputs()) || contains(plan_.outputs());
-  }
-
-  /// ExecuTorch would hand such a value's null pointer to a kernel.
-  void note_unplanned_values() {
-    for (const int32_t index : is_used_) {
-      const fb::Tensor& tensor = *plan_.values()->Get(index)->val_as_Tensor();
-      const bool is_external = tensor.extra_tensor_info() != nullptr &&
-          tensor.extra_tensor_info()->location() ==
-              fb::TensorDataLocation::EXTERNAL;
-      if (tensor.allocation_info() == nullptr &&
-          tensor.data_buffer_idx() == 0 && !is_external &&
-          !is_given_.contains(index) && !is_moved_to_.contains(index) &&
-          !is_border(index) && has_elements(tensor)) {
-        obstruct(concat(
-            "uses tensor ", index, ", for which no memory is planned; export "
-            "with MemoryPlanningPass(alloc_mutable_buffers=True)"));
-      }
-    }
-  }
-
-  void obstruct(const std::string& what) {
-    if (!method_.obstacle) {
-      method_.obstacle = Failure{
-          FailureKind::kUnsupported,
-          concat("method ", quoted(method_.name), ' ', what),
-          method_.name};
-    }
-  }
-
-  void note_border() {
-    for (uint32_t i = 0; i < plan_.inputs()->size(); ++i) {
-      method_.inputs[i].is_written =
-          is_written_.contains(plan_.inputs()->Get(i));
-    }
-    for (uint32_t i = 0; i < plan_.outputs()->size(); ++i) {
-      // Its memory is that of the input or of the value it is a view of.
-      const int32_t index = plan_.outputs()->Get(i);
-      if (!method_.outputs[i].is_planned && is_moved_to_.contains(index)) {
-        obstruct(concat(
-            "moves a value to output ", i, ", for which no memory is planned; "
-            "export with MemoryPlanningPass(alloc_graph_output=True)"));
-      }
-      method_.outputs[i].is_planned |= is_given_.contains(index) ||
-          std::find(plan_.inputs()->begin(), plan_.inputs()->end(), index) !=
-              plan_.inputs()->end();
-    }
-  }
-
   const fb::ExecutionPlan& plan_;
   MethodPlan& method_;
-  std::set<int32_t> is_used_;
-  std::set<int32_t> is_written_;
-  /// Views, which get the memory of what they are a view of.
-  std::set<int32_t> is_given_;
-  std::set<int32_t> is_moved_to_;
+  ValueUses uses_;
   /// Values that instructions replace by other numbers.
   std::set<int32_t> is_computed_;
 };

@@ -7,6 +7,8 @@
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
 #include <executorch/runtime/kernel/operator_registry.h>
 
+#include "log_listeners.h"
+
 namespace etshared::runtime {
 namespace {
 
@@ -19,7 +21,8 @@ Failure out_of_memory(const MethodPlan& plan, size_t nbytes) {
   return Failure{
       FailureKind::kExecutorch,
       concat(
-          "method ", quoted(plan.name), ": cannot allocate ", nbytes, " bytes"),
+          "entry point ", quoted(plan.name), ": cannot allocate ", nbytes,
+          " bytes"),
       plan.name,
       et::Error::MemoryAllocationFailed};
 }
@@ -29,7 +32,7 @@ Status check_registrations(const MethodPlan& plan) {
     return Failure{
         FailureKind::kExecutorch,
         concat(
-            "method ", quoted(plan.name), " needs ", what,
+            "entry point ", quoted(plan.name), " needs ", what,
             ", which is not registered; load the library that has it first"),
         plan.name,
         code};
@@ -77,12 +80,15 @@ bool is_usable_in_place(const TensorView& view, const ValueInfo& info) {
 
 } // namespace
 
-Failure LoadedMethod::failed(const char* action, et::Error code) const {
+Failure LoadedMethod::failed(
+    const char* action,
+    et::Error code,
+    const std::string& reason) const {
   return Failure{
       FailureKind::kExecutorch,
       concat(
-          "method ", quoted(plan_.name), ": cannot ", action, ": ",
-          et::to_string(code)),
+          "entry point ", quoted(plan_.name), ": cannot ", action, ": ",
+          et::to_string(code), reason.empty() ? "" : ": ", reason),
       plan_.name,
       code};
 }
@@ -106,6 +112,7 @@ Outcome<std::unique_ptr<LoadedMethod>> LoadedMethod::load(
   if (error != et::Error::Ok) {
     return loaded->failed("give options to its backends", error);
   }
+  const FailureReason reason;
   auto result = program.program().load_method(
       plan.name.c_str(),
       &loaded->memory_manager_,
@@ -113,7 +120,7 @@ Outcome<std::unique_ptr<LoadedMethod>> LoadedMethod::load(
       /*named_data_map=*/nullptr,
       &options_map);
   if (!result.ok()) {
-    return loaded->failed("load it", result.error());
+    return loaded->failed("load it", result.error(), reason.text());
   }
   loaded->method_.emplace(std::move(result.get()));
   return loaded;
@@ -213,8 +220,11 @@ Status LoadedMethod::give_memory_to_outputs() {
 }
 
 Status LoadedMethod::execute() {
+  const FailureReason reason;
   const auto error = method_->execute();
-  return error == et::Error::Ok ? success() : Status(failed("execute", error));
+  return error == et::Error::Ok
+      ? success()
+      : Status(failed("execute", error, reason.text()));
 }
 
 Outcome<std::vector<OutputValue>> LoadedMethod::take_outputs() {

@@ -45,7 +45,10 @@ class LoadedMethod {
   Status set_tensor(size_t index, const TensorView& view);
   Status give_memory_to_outputs();
   Outcome<OutputValue> take_tensor(size_t index);
-  Failure failed(const char* action, et::Error code) const;
+  Failure failed(
+      const char* action,
+      et::Error code,
+      const std::string& reason = {}) const;
 
   const MethodPlan& plan_;
   et::MemoryManager memory_manager_;

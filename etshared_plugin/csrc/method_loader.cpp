@@ -1,7 +1,7 @@
 #include "method_loader.h"
 
+#include "log_listeners.h"
 #include "stopwatch.h"
-#include "weight_cache_log.h"
 
 namespace etshared::runtime {
 namespace {

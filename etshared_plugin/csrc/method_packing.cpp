@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "arenas.h"
+#include "log_listeners.h"
 #include "method_loader.h"
 #include "stopwatch.h"
-#include "weight_cache_log.h"
 
 namespace etshared::runtime {
 namespace {

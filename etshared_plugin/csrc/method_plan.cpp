@@ -13,7 +13,7 @@ namespace fb = ::executorch_flatbuffer;
 Failure damaged(const MethodPlan& method, const std::string& what) {
   return Failure{
       FailureKind::kProgramFormat,
-      concat("damaged program: method ", quoted(method.name), ' ', what),
+      concat("damaged program: entry point ", quoted(method.name), ' ', what),
       method.name};
 }
 
@@ -151,7 +151,7 @@ void check_outputs_are_exchangeable(MethodPlan& method) {
       method.obstacle = Failure{
           FailureKind::kUnsupported,
           concat(
-              "method ", quoted(method.name), ": ", output.label,
+              "entry point ", quoted(method.name), ": ", output.label,
               " has scalar type ", static_cast<int>(output.scalar_type),
               ", which cannot be handed over"),
           method.name};
@@ -187,7 +187,7 @@ Status read_arenas(const fb::ExecutionPlan& plan, MethodPlan& method) {
         method.obstacle = Failure{
             FailureKind::kUnsupported,
             concat(
-                "method ", quoted(method.name), " plans mem_id ",
+                "entry point ", quoted(method.name), " plans mem_id ",
                 place->buffer_idx(), " on another device than the CPU"),
             method.name};
       }
@@ -243,7 +243,8 @@ Outcome<MethodPlan> read_method_plan(const fb::ExecutionPlan& plan) {
   MethodPlan method;
   if (plan.name() == nullptr) {
     return Failure{
-        FailureKind::kProgramFormat, "damaged program: a method has no name"};
+        FailureKind::kProgramFormat,
+        "damaged program: an entry point has no name"};
   }
   method.name = plan.name()->str();
   ETSHARED_RETURN_IF_FAILED(read_values(plan, method));

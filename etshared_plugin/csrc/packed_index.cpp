@@ -1,5 +1,6 @@
 #include "packed_index.h"
 
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -29,6 +30,9 @@ bool read_fully(int descriptor, uint64_t offset, uint8_t* data, size_t size) {
   while (size > 0) {
     const ssize_t count =
         ::pread(descriptor, data, size, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
     if (count <= 0) {
       return false;
     }

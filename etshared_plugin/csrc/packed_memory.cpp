@@ -39,6 +39,9 @@ bool copy(int source, int target) {
   while (position < status.st_size) {
     const auto rest = static_cast<size_t>(status.st_size - position);
     const ssize_t count = ::sendfile(target, source, &position, rest);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
     if (count <= 0) {
       errno = count == 0 ? EIO : errno;
       return false;

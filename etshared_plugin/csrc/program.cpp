@@ -69,7 +69,7 @@ Status SharedProgram::read_methods() {
       return Failure{
           FailureKind::kProgramFormat,
           concat(
-              "damaged program: two methods are called ",
+              "damaged program: two entry points are called ",
               quoted(method.value().name))};
     }
     const auto& nbytes = method.value().arena_nbytes;
@@ -85,7 +85,7 @@ Status SharedProgram::read_methods() {
         return Failure{
             FailureKind::kProgramFormat,
             concat(
-                "damaged program: method ", quoted(method.value().name),
+                "damaged program: entry point ", quoted(method.value().name),
                 " has a delegate without payload")};
       }
     }
@@ -172,7 +172,7 @@ Status SharedProgram::check_payloads(size_t method) const {
           FailureKind::kProgramFormat,
           concat(
               "damaged program: the payload of delegate ", i, " (",
-              delegate.backend_id, ") of method ", quoted(plan.name),
+              delegate.backend_id, ") of entry point ", quoted(plan.name),
               " differs from its recorded digest"),
           plan.name};
     }

@@ -55,13 +55,13 @@ Status SharedProgram::match_context() {
     const auto position = positions.find(entry_point.name);
     if (position == positions.end()) {
       return context_failure(
-          concat("there is no method ", quoted(entry_point.name)));
+          concat("there is no entry point ", quoted(entry_point.name)));
     }
     MethodPlan& method = methods_[position->second];
     if (entry_point.input_names.size() != method.inputs.size() ||
         entry_point.num_results != method.outputs.size()) {
       return context_failure(concat(
-          "method ", quoted(method.name), " has ", method.inputs.size(),
+          "entry point ", quoted(method.name), " has ", method.inputs.size(),
           " inputs and ", method.outputs.size(), " outputs, the record names ",
           entry_point.input_names.size(), " and ", entry_point.num_results));
     }
@@ -120,7 +120,8 @@ Status SharedProgram::expect_payload(const DelegateRecord& delegate) {
   if (delegate.index >= method.delegates.size() ||
       method.delegates[delegate.index].backend_id != delegate.backend_id) {
     return context_failure(concat(
-        "method ", quoted(method.name), " has no delegate ", delegate.index,
+        "entry point ", quoted(method.name), " has no delegate ",
+        delegate.index,
         " for ", quoted(delegate.backend_id)));
   }
   const DelegateInfo& info = method.delegates[delegate.index];
@@ -139,7 +140,7 @@ Status SharedProgram::expect_payload(const DelegateRecord& delegate) {
     return context_failure(concat(
         "two delegates use one payload, but have different digests, among "
         "them delegate ",
-        delegate.index, " of method ", quoted(method.name)));
+        delegate.index, " of entry point ", quoted(method.name)));
   }
   return success();
 }

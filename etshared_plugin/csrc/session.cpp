@@ -172,7 +172,7 @@ Status Session::write_initial_data() {
         return Failure{
             FailureKind::kProgramFormat,
             concat(
-                "damaged program: method ", quoted(plan.name),
+                "damaged program: entry point ", quoted(plan.name),
                 " has state without its initial value"),
             plan.name};
       }

@@ -189,7 +189,7 @@ def _used(use: PlacementUse) -> tuple[int, int, int, int]:
 
 
 def _method(name: str) -> str:
-    return f"method '{name}'"
+    return f"entry point '{name}'"
 
 
 def _buffer(buffer: Buffer) -> str:

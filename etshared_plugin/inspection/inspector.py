@@ -40,7 +40,7 @@ def inspect_program(path: str | Path) -> ProgramReport:
     try:
         recorded = program.shared_context()
     except ContextFormatError as cause:
-        problem = str(cause)
+        problem = cause.message
     if recorded is not None:
         problem = _contradiction(recorded, program)
     if recorded is None or problem:

@@ -21,7 +21,7 @@ def delegate_problems(context: SharedContext, program: PteFile) -> Iterator[Prob
             for index in entry.delegates
         }
         for index in sorted(recorded.keys() | set(range(len(plan.delegates)))):
-            place = f"method '{entry.name}', delegate {index}"
+            place = f"entry point '{entry.name}', delegate {index}"
             if index >= len(plan.delegates):
                 yield place, "the record names it, the program does not have it"
                 continue
@@ -67,8 +67,8 @@ def weight_problems(context: SharedContext, program: PteFile) -> Iterator[Proble
             if weight.digest not in digests[plan.name]:
                 yield (
                     place,
-                    f"method '{plan.name}' has no constant with the recorded digest; "
-                    "it may be damaged",
+                    f"entry point '{plan.name}' has no constant with the recorded "
+                    "digest; it may be damaged",
                 )
 
 
@@ -88,7 +88,7 @@ def repeated_data(program: PteFile, known: Iterable[bytes]) -> Iterator[Problem]
         (program.segment_data(segment), names[0]) for segment, names in places.items()
     ]
     stored += [
-        (data, f"a constant of method '{name}'")
+        (data, f"a constant of entry point '{name}'")
         for data, name in _distinct_constants(program)
     ]
     stored = [item for item in stored if len(item[0]) >= WORTH_NBYTES]

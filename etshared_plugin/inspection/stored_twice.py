@@ -87,7 +87,7 @@ def _finding(
         f"{'' if same_bytes else ', in another layout,'} for {', '.join(backends)} in "
         f"{_methods(context, of_delegates)}: kernels read the program's constants, "
         "delegates its named data; with a partitioner that takes the operators of "
-        "this weight in all of these methods it is stored once",
+        "this weight in all of these entry points it is stored once",
         f"weight {_quoted(sorted(names) or list(in_delegates[0].keys))}",
     )
 
@@ -134,7 +134,7 @@ def _factors(sizes: tuple[int, ...]) -> list[int]:
 
 def _methods(context: SharedContext, indices: Iterable[int]) -> str:
     names = [context.entry_points[index].name for index in sorted(indices)]
-    return f"{'method' if len(names) == 1 else 'methods'} {_quoted(names)}"
+    return f"{'entry point' if len(names) == 1 else 'entry points'} {_quoted(names)}"
 
 
 def _quoted(names: list[str]) -> str:

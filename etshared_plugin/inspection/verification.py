@@ -42,13 +42,13 @@ def verify_program(
     except ProgramFormatError as cause:
         if isinstance(cause.__cause__, OSError):
             raise
-        return (Finding(Severity.ERROR, "program-damaged", str(cause)),)
+        return (Finding(Severity.ERROR, "program-damaged", cause.message),)
     found = list(_errors("arena-overflow", overflow_problems(program)))
     context = None
     try:
         context = program.shared_context()
     except ContextFormatError as cause:
-        found.append(Finding(Severity.ERROR, "record-invalid", str(cause)))
+        found.append(Finding(Severity.ERROR, "record-invalid", cause.message))
     else:
         found += _record_findings(context, program)
     found += _repetitions(context, program)

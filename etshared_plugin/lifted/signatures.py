@@ -14,7 +14,8 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallSignature
 from torch.utils import _pytree as pytree
 
-from ..errors import EntryPointError, kind_of
+from ..errors import EntryPointError
+from ..wording import counted, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +168,8 @@ def dynamic_shapes(
     if isinstance(shapes, tuple | list):
         if len(shapes) != len(bound.arguments):
             raise EntryPointError(
-                f"entry point '{name}' has dynamic shapes for {len(shapes)} arguments,"
-                f" expected {len(bound.arguments)}",
+                f"entry point '{name}' has dynamic shapes for"
+                f" {counted(len(shapes), 'argument')}, expected {len(bound.arguments)}",
                 method_name=name,
             )
         shapes = dict(zip(bound.arguments, shapes, strict=True))

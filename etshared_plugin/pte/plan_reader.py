@@ -39,7 +39,7 @@ def read_plan(table: Any) -> ExecutionPlan:  # noqa: ANN401
         ProgramFormatError: if it is inconsistent.
     """
     name = text(table, "Name")
-    place = f"method '{name}'"
+    place = f"entry point '{name}'"
     values = tuple(
         _read_value(f"{place}: value {index}", item)
         for index, item in enumerate(items(table, "Values"))
@@ -76,7 +76,7 @@ def read_plan(table: Any) -> ExecutionPlan:  # noqa: ANN401
 
 def _check_plan(place: str, plan: ExecutionPlan) -> None:
     if not plan.name:
-        raise ProgramFormatError("a method has no name")
+        raise ProgramFormatError("an entry point has no name")
     _check_indices(f"{place}: inputs", plan.inputs, plan.values)
     _check_indices(f"{place}: outputs", plan.outputs, plan.values)
     targets: dict[InstructionKind, Sequence[object]] = {

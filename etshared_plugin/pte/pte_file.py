@@ -73,7 +73,7 @@ class PteFile:
             self._parse()
         except FormatError as cause:
             raise ProgramFormatError(
-                str(cause), path=self.path, offset=cause.offset
+                cause.message, path=self.path, offset=cause.offset
             ) from cause
 
     def named_data(self, key: str) -> memoryview:
@@ -126,7 +126,7 @@ class PteFile:
             return decode(self.named_data(CONTEXT_KEY))
         except ContextFormatError as cause:
             raise ContextFormatError(
-                str(cause),
+                cause.message,
                 path=self.path,
                 offset=segment.offset + (cause.offset or 0),
             ) from cause
@@ -165,7 +165,7 @@ class PteFile:
         for table in items(program, "ExecutionPlan"):
             plan = read_plan(table)
             if plan.name in plans:
-                raise ProgramFormatError(f"method '{plan.name}' stands twice")
+                raise ProgramFormatError(f"entry point '{plan.name}' stands twice")
             self._check_data(plan)
             plans[plan.name] = plan
         self.plans = MappingProxyType(plans)
@@ -229,14 +229,14 @@ class PteFile:
                 else self._inline_payloads
             )
             _check_index(
-                f"method '{plan.name}': delegate {index}: payload",
+                f"entry point '{plan.name}': delegate {index}: payload",
                 delegate.index,
                 len(payloads),
             )
         for index, tensor in plan.tensors():
             if tensor.external or not tensor.data_index:
                 continue
-            self._check_stored(f"method '{plan.name}': value {index}", tensor)
+            self._check_stored(f"entry point '{plan.name}': value {index}", tensor)
 
     def _check_stored(self, place: str, tensor: Tensor) -> None:
         if tensor.placement is None:
@@ -278,7 +278,7 @@ def _map(path: Path) -> memoryview:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as cause:
         raise ProgramFormatError(
-            f"cannot read '{path}': {cause.strerror}", path=path
+            f"cannot be read: {cause.strerror}", path=path
         ) from cause
     raise ProgramFormatError("the file is empty", path=path, offset=0)
 

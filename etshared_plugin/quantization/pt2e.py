@@ -19,12 +19,13 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from ..capture.calls import AnyCall, call_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.exported_session import ExportedSession, lift_programs, module_of
-from ..errors import EtsharedError, QuantizationError, kind_of
+from ..errors import EtsharedError, QuantizationError
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, inputs_of
 from ..lifted.restored_state import restore
 from ..lifted.tensor_views import identity
 from ..state import SharedState
+from ..wording import kind_of
 from .faithful_quantizer import FaithfulQuantizer
 from .folding import program_of
 from .observers import (

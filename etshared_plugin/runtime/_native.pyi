@@ -49,6 +49,9 @@ def xnnpack_build() -> tuple[bytes, bytes]:
     GNU build id of the library that holds XNNPACK, empty when it has none, and what XNNPACK calls the build.
     """
 
+def hide_info_log() -> None:
+    """From now on, ExecuTorch logs warnings and errors only."""
+
 class Value:
     """One flat input or output of a method."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..context import EntryPointRecord, SharedContext, decode
 from ..errors import InputError, PackedCacheWarning
+from ..wording import counted
 from . import _native
 from ._libraries import load_plugin_libraries
 from .packed_cache import PackedCache, packed_cache_of
@@ -175,8 +176,17 @@ class SharedProgram:
         except KeyError:
             names = ", ".join(f"'{known}'" for known in self._methods) or "none"
             raise InputError(
-                f"there is no entry point '{name}', only {names}", method_name=name
+                f"there is no entry point '{name}', only {names}{self._hint_for(name)}",
+                method_name=name,
             ) from None
+
+    def _hint_for(self, name: str) -> str:
+        """Say what to do instead of calling the generated entry point."""
+        generated = self._native.generated_method
+        is_generated = (
+            generated is not None and self._native.method_names[generated] == name
+        )
+        return "; call the session's reset()" if is_generated else ""
 
     def __repr__(self) -> str:
         source = "from bytes" if self._path is None else repr(str(self._path))
@@ -185,8 +195,9 @@ class SharedProgram:
             return f"<SharedProgram {source}: {names}; no record>"
         nbytes = sum(buffer.nbytes for buffer in self._context.buffers)
         return (
-            f"<SharedProgram {source}: {names}; {len(self._context.buffers)} buffers "
-            f"of state, {nbytes} bytes>"
+            f"<SharedProgram {source}: {names}; "
+            f"{counted(len(self._context.buffers), 'buffer')} of state, "
+            f"{counted(nbytes, 'byte')}>"
         )
 
 

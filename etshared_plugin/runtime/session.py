@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..context import EntryPointRecord
 from ..errors import InputError, RuntimeFailure, StateMismatchError
+from ..wording import counted
 from . import _native
 from .state import SessionState, Snapshot
 from .structure import flatten, rebuilder
@@ -28,7 +30,7 @@ class BoundEntryPoint:
         self, program: SharedProgram, native: _native.Session, name: str
     ) -> None:
         self.__name__ = name
-        self._place = f"method '{name}'"
+        self._place = f"entry point '{name}'"
         self._program = program
         self._native = native
         self._index = program._index(name)
@@ -43,6 +45,7 @@ class BoundEntryPoint:
             if self._record is None
             else rebuilder(self._record.result, program._classes)
         )
+        self._labels = [f"{self._place}: {value.label}" for value in self._inputs]
         self._is_tensor = [value.kind == "tensor" for value in self._inputs]
         arguments = self._record.arguments if self._record is not None else ()
         self._arguments = {one.name: one.structure for one in arguments}
@@ -78,7 +81,8 @@ class BoundEntryPoint:
         as_torch = wants_torch(self._program._tensors, tensors)
         if not as_torch:
             check_numpy_knows(self._output_dtypes, f"{self._place}: an output")
-        values = [exchangeable(leaf, f"{self._place}: an input") for leaf in leaves]
+        labels = chain(self._labels, repeat(self._place))
+        values = [*map(exchangeable, leaves, labels)]
         outputs = self._native.call(self._index, values, as_torch)
         return self._rebuild(
             iter(
@@ -99,10 +103,8 @@ class BoundEntryPoint:
                 )
             return list(args)
         if len(args) > len(self._positional):
-            raise InputError(
-                f"{self._place} takes {len(self._positional)} positional inputs, "
-                f"got {len(args)}"
-            )
+            expected = counted(len(self._positional), "positional input")
+            raise InputError(f"{self._place} takes {expected}, got {len(args)}")
         given = dict(zip(self._positional, args, strict=False))
         for name, value in kwargs.items():
             if name in given:
@@ -215,7 +217,10 @@ class Session:
 
     def __getattr__(self, name: str) -> BoundEntryPoint:
         if name.startswith("_") or name not in self._program._methods:
-            raise AttributeError(f"'Session' has no attribute or entry point '{name}'")
+            hint = "" if name.startswith("_") else self._program._hint_for(name)
+            raise AttributeError(
+                f"'Session' has no attribute or entry point '{name}'{hint}"
+            )
         return self[name]
 
     def __dir__(self) -> list[str]:

@@ -67,6 +67,12 @@ def exchangeable(value: object, label: str) -> object:
     if torch is None or not isinstance(value, torch.Tensor):
         return value
     tensor: Any = value
+    if not tensor.is_cpu:
+        remedy = "has no data" if tensor.is_meta else "call its cpu()"
+        raise InputError(
+            f"{label} is on device '{tensor.device}', expected a tensor on the CPU;"
+            f" {remedy}"
+        )
     if tensor.layout is not torch.strided or tensor.is_quantized or _is_fake(tensor):
         raise InputError(f"{label} is not a plain dense tensor with data")
     if tensor._is_zerotensor():
