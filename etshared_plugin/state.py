@@ -13,6 +13,7 @@ from .errors import StateError
 from .lifted.lifted_state import LiftedProgram, functionalize
 from .lifted.program_surgery import flat_call
 from .lifted.signatures import CallingConvention
+from .state_names import matching
 
 #: Name of the generated entry point unless the caller chooses another.
 RESET_STATE = "reset_state"
@@ -137,23 +138,23 @@ def with_groups(
     """Put state into groups, each of which lies in memory without a gap.
 
     Args:
-        groups: by name of the group, fqns or globs of its state. State that none
-            names stays in its group, at first the one without a name.
+        groups: by name of the group, fqns of its state, or what they begin with, or
+            globs. State that none names stays in its group, at first the one without
+            a name.
 
     Raises:
         StateError: a pattern matches no state, state is in two groups, or a group
-            has the name of state that is not all of it.
+            has the name of state that is not all of it, or that fqns of state outside
+            of it begin with.
     """
     chosen: dict[str, str] = {}
+    fqns = list(state)
+    names = [(fqn, *state[fqn].aliases) for fqn in fqns]
     for group, patterns in (groups or {}).items():
         if not isinstance(group, str) or not group or "\0" in group:
             raise StateError(f"a group of state is named {group!r}, expected a name")
         for pattern in [patterns] if isinstance(patterns, str) else patterns:
-            found = [
-                fqn
-                for fqn, buffer in state.items()
-                if any(fnmatchcase(n, pattern) for n in (fqn, *buffer.aliases))
-            ]
+            found = [fqns[position] for position in matching(pattern, names)]
             if not found:
                 known = ", ".join(f"'{fqn}'" for fqn in state) or "none"
                 raise StateError(
@@ -186,6 +187,15 @@ def _check_group_names(state: SharedState) -> None:
                 " the group",
                 fqn=group,
             )
+    groups = {buffer.group for buffer in state.values()} - {""}
+    for name, buffer in names.items():
+        for group in groups - {buffer.group}:
+            if name.startswith(f"{group}."):
+                raise StateError(
+                    f"group '{group}' does not have '{name}', which its name would"
+                    " stand for too in a session; rename the group",
+                    fqn=name,
+                )
 
 
 class _InitialValues(nn.Module):

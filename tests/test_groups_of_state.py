@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -10,7 +12,8 @@ from torch import Tensor, nn
 
 import etshared_plugin as etshared
 from etshared_plugin import EntryPoint
-from etshared_plugin.errors import StateError
+from etshared_plugin.errors import StateError, StateMismatchError
+from etshared_plugin.runtime import Session, SharedProgram
 
 
 class Layer(nn.Module):
@@ -95,6 +98,14 @@ def test_a_group_lies_together_and_is_reset_alone(is_late: bool) -> None:
         ({"": ["e"]}, "a group of state is named ''"),
         ({"e": ["drift"]}, "group 'e' has the name of state that is not all of it"),
         ({"tied.count": ["*"]}, "group 'tied.count' has the name of state that is not"),
+        (
+            {"decoder": ["decoder.*.k"]},
+            "'decoder' does not have 'decoder.0.v', which",
+        ),
+        (
+            {"tied": ["drift"]},
+            "group 'tied' does not have 'tied.count', which",
+        ),
     ],
 )
 def test_groups_that_do_not_fit_are_refused(
@@ -102,6 +113,113 @@ def test_groups_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(StateError, match=message):
         Translator().export(groups)
+
+
+def test_what_fqns_begin_with_makes_a_group_and_may_be_its_name() -> None:
+    exported = Translator().export({"decoder": ["decoder", "drift"], "tail": "encoder"})
+    groups = {fqn: buffer.group for fqn, buffer in exported.state.items()}
+    assert groups == {
+        **dict.fromkeys(("decoder.0.k", "decoder.0.v"), "decoder"),
+        **dict.fromkeys(("decoder.1.k", "decoder.1.v", "drift"), "decoder"),
+        **dict.fromkeys(("encoder.k", "encoder.v"), "tail"),
+        "e": "",
+    }
+
+
+@functools.cache
+def _program() -> SharedProgram:
+    exported = Translator().export({**GROUPS, "drifting": ["drift"]})
+    edge = etshared.to_edge_transform_and_lower(exported)
+    return etshared.load(bytes(edge.to_executorch().buffer), tensors="torch")
+
+
+def _values(session: Session) -> dict[str, list[float]]:
+    return {fqn: value.tolist() for fqn, value in session.state.items()}
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        ("decoding", ["decoder.0.k", "decoder.0.v", "decoder.1.k", "decoder.1.v"]),
+        ("decoder.1", ["decoder.1.k", "decoder.1.v"]),
+        ("e", ["e"]),
+        ("tied", ["e"]),
+        (["decoder.?.k", "drifting"], ["decoder.0.k", "decoder.1.k", "drift"]),
+    ],
+)
+def test_parts_of_the_state_are_reset_saved_and_restored(
+    names: str | list[str], chosen: list[str]
+) -> None:
+    session = _program().session()
+    initial = _values(session)
+    session.step(torch.ones(1))
+    saved, stepped = session.snapshot(names), _values(session)
+    assert sorted(saved) == chosen
+    everything = dict(session.snapshot())
+
+    session.reset(names)
+    expected = {f: (initial if f in chosen else stepped)[f] for f in stepped}
+    assert _values(session) == expected
+
+    session.step(torch.ones(1))
+    after = _values(session)
+    session.restore(pickle.loads(pickle.dumps(saved)))
+    expected = {f: (stepped if f in chosen else after)[f] for f in stepped}
+    assert _values(session) == expected
+
+    session.step(torch.ones(1))
+    after = _values(session)
+    session.restore(everything, names)
+    expected = {f: (stepped if f in chosen else after)[f] for f in stepped}
+    assert _values(session) == expected
+
+
+def test_the_state_of_a_group_is_a_mapping() -> None:
+    session = _program().session()
+    group = session.state.group("a")
+    assert list(group) == ["e", "encoder.k", "encoder.v"]
+    assert "drift" not in group and "tied.count" in group and len(group) == 3
+    session.step(torch.ones(1))
+    assert group["tied.count"].tolist() == [5]
+    group["encoder.v"] = torch.arange(7.0)
+    group["encoder.k"].fill_(9)
+    assert session.state["encoder.v"].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert session.state["encoder.k"].tolist() == [9] * 7
+    assert list(group.group("encoder")) == ["encoder.k", "encoder.v"]
+    with pytest.raises(KeyError, match="there is no state 'drift', only 'e', 'enc"):
+        group["drift"]
+
+
+def test_names_of_no_state_are_refused_with_those_there_are() -> None:
+    session = _program().session()
+    before = _values(session)
+    saved = session.snapshot()
+    for use in (
+        session.reset,
+        session.snapshot,
+        session.state.group,
+        lambda name: session.restore(saved, name),
+    ):
+        with pytest.raises(
+            StateMismatchError,
+            match="no state matches 'dec', only 'e', 'enc.*'decoder.1.v', 'drift', in"
+            " groups 'a', 'decoding', 'drifting'$",
+        ):
+            use("dec")
+    with pytest.raises(KeyError, match=r"state 'decoder', .*; group\('decoder'\) has"):
+        session.state["decoder"]
+    with pytest.raises(KeyError, match="'view', .*; a view of state is part of the"):
+        session.state["view"]
+    part = dict(session.snapshot("drift"))
+    with pytest.raises(StateMismatchError, match="lacks 'decoder.* name what to rest"):
+        session.restore(part)
+    with pytest.raises(StateMismatchError, match="the snapshot lacks 'e'$"):
+        session.restore(part, ["drift", "e"])
+    part["other"] = part["drift"]
+    with pytest.raises(StateMismatchError, match="has 'other', which the program"):
+        session.restore({**saved, **part})
+    assert _values(session) == before
+    session.restore(part, "drifting")
 
 
 def test_a_group_may_have_the_name_of_its_only_state() -> None:

@@ -255,6 +255,8 @@ def test_a_call_that_fails_midway_poisons_the_session() -> None:
             lambda: session.peek(_ROW),
             session.snapshot,
             lambda: session.reset("hidden"),
+            lambda: session.snapshot("hidden"),
+            lambda: session.restore(saved, "hidden"),
         ):
             with pytest.raises(SessionPoisonedError, match=r"call reset\(\) or resto"):
                 use()

@@ -67,18 +67,17 @@ class PySession {
   }
 
   void reset_buffers(const std::vector<size_t>& buffers) {
-    for (const size_t buffer : buffers) {
-      buffer_at(buffer);
-    }
+    check_exist(buffers);
     const WithoutGil unlocked;
     value_or_throw(session_->reset(buffers));
   }
 
-  nb::list snapshot() {
+  nb::list snapshot(const std::vector<size_t>& buffers) {
+    check_exist(buffers);
     std::vector<OwnedTensor> tensors;
     {
       const WithoutGil unlocked;
-      tensors = value_or_throw(session_->snapshot());
+      tensors = value_or_throw(session_->snapshot(buffers));
     }
     nb::list result;
     for (OwnedTensor& tensor : tensors) {
@@ -88,22 +87,21 @@ class PySession {
     return result;
   }
 
-  void write(
-      const std::vector<std::pair<size_t, nb::object>>& values,
-      bool forgives_failure) {
+  void restore(const std::vector<std::pair<size_t, nb::object>>& values) {
     KeptArrays kept;
     std::vector<std::pair<size_t, TensorView>> views;
     for (const auto& [index, object] : values) {
-      views.emplace_back(
-          index,
-          to_view(
-              object,
-              concat("the value for state ", quoted(buffer_at(index).fqn)),
-              FailureKind::kStateMismatch,
-              kept));
+      views.emplace_back(index, view_for(index, object, kept));
     }
     const WithoutGil unlocked;
-    value_or_throw(session_->write(views, forgives_failure));
+    value_or_throw(session_->restore(views));
+  }
+
+  void assign(size_t index, const nb::object& value) {
+    KeptArrays kept;
+    const TensorView view = view_for(index, value, kept);
+    const WithoutGil unlocked;
+    value_or_throw(session_->assign(index, view));
   }
 
   nb::object view(size_t index, bool as_torch) {
@@ -139,6 +137,23 @@ class PySession {
     return context->buffers[index];
   }
 
+  void check_exist(const std::vector<size_t>& buffers) const {
+    for (const size_t buffer : buffers) {
+      buffer_at(buffer);
+    }
+  }
+
+  TensorView view_for(
+      size_t index,
+      const nb::object& object,
+      KeptArrays& kept) const {
+    return to_view(
+        object,
+        concat("the value for state ", quoted(buffer_at(index).fqn)),
+        FailureKind::kStateMismatch,
+        kept);
+  }
+
   std::unique_ptr<Session> session_;
 };
 
@@ -167,8 +182,10 @@ void bind_session(nb::module_& module) {
       .def(
           "snapshot",
           &PySession::snapshot,
-          nb::sig("def snapshot(self) -> list[object]"))
-      .def("write", &PySession::write, "values"_a, "forgives_failure"_a)
+          "buffers"_a,
+          nb::sig("def snapshot(self, buffers: Sequence[int]) -> list[object]"))
+      .def("restore", &PySession::restore, "values"_a)
+      .def("assign", &PySession::assign, "buffer"_a, "value"_a)
       .def("view", &PySession::view, "buffer"_a, "as_torch"_a);
 }
 

@@ -1,7 +1,6 @@
 #include "session.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include <executorch/extension/threadpool/threadpool_guard.h>
@@ -19,12 +18,6 @@ Failure out_of_memory(const char* what) {
       et::Error::MemoryAllocationFailed};
 }
 
-void copy(uint8_t* target, const uint8_t* source, uint64_t nbytes) {
-  if (nbytes > 0) {
-    std::memcpy(target, source, nbytes);
-  }
-}
-
 /// Puts back what a stock program's initial values overwrite at every load.
 class StateGuard {
  public:
@@ -38,7 +31,7 @@ class StateGuard {
   ~StateGuard() {
     const uint8_t* next = saved_.data();
     for (const InitialRange& range : plan_.initial_ranges) {
-      copy(arenas_.at(range.mem_id, range.offset), next, range.nbytes);
+      std::copy_n(next, range.nbytes, arenas_.at(range.mem_id, range.offset));
       next += range.nbytes;
     }
   }
@@ -176,7 +169,7 @@ Status Session::write_initial_data() {
                 " has state without its initial value"),
             plan.name};
       }
-      copy(arenas_->at(range.mem_id, range.offset), data, range.nbytes);
+      std::copy_n(data, range.nbytes, arenas_->at(range.mem_id, range.offset));
     }
   }
   return success();
@@ -216,27 +209,28 @@ Status Session::write_initial_values(const std::vector<size_t>& buffers) {
     if (buffer.is_zero_initially) {
       std::fill_n(address(buffer), buffer.nbytes, uint8_t{0});
     } else {
-      copy(
-          address(buffer),
+      std::copy_n(
           scratch->at(buffer.mem_id, buffer.offset),
-          buffer.nbytes);
+          buffer.nbytes,
+          address(buffer));
     }
   }
   return success();
 }
 
-Outcome<std::vector<OwnedTensor>> Session::snapshot() {
+Outcome<std::vector<OwnedTensor>> Session::snapshot(
+    const std::vector<size_t>& buffers) {
   const std::lock_guard lock(mutex_);
   ETSHARED_RETURN_IF_FAILED(check_alive());
   std::vector<OwnedTensor> tensors;
-  for (const size_t i : all_buffers()) {
+  for (const size_t i : buffers) {
     const BufferRecord& buffer = program()->context()->buffers[i];
     OwnedTensor tensor;
     tensor.memory = AlignedMemory::allocate(buffer.nbytes);
     if (!tensor.memory) {
       return out_of_memory("a snapshot");
     }
-    copy(tensor.memory.data(), address(buffer), buffer.nbytes);
+    std::copy_n(address(buffer), buffer.nbytes, tensor.memory.data());
     tensor.scalar_type = buffer.scalar_type;
     tensor.sizes.assign(buffer.sizes.begin(), buffer.sizes.end());
     tensor.strides = strides_of(tensor.sizes, buffer.dim_order);
@@ -245,41 +239,59 @@ Outcome<std::vector<OwnedTensor>> Session::snapshot() {
   return tensors;
 }
 
-Status Session::write(
-    const std::vector<std::pair<size_t, TensorView>>& values,
-    bool forgives_failure) {
+Status Session::check_fit(size_t index, const TensorView& view) const {
+  const BufferRecord& buffer = program()->context()->buffers[index];
+  const std::vector<int64_t> sizes(buffer.sizes.begin(), buffer.sizes.end());
+  if (view.scalar_type == buffer.scalar_type && view.sizes == sizes) {
+    return success();
+  }
+  return Failure{
+      FailureKind::kStateMismatch,
+      concat(
+          "state ", quoted(buffer.fqn), " is ", dtype_name(buffer.scalar_type),
+          ' ', describe_sizes(sizes), ", the given value is ",
+          dtype_name(view.scalar_type), ' ', describe_sizes(view.sizes))};
+}
+
+Status Session::write(size_t index, const TensorView& view) {
+  const BufferRecord& buffer = program()->context()->buffers[index];
+  if (!arenas_->contains(view.data)) {
+    copy_to(view, buffer.dim_order, address(buffer));
+    return success();
+  }
+  // A view of this very state, which may overlap what is written.
+  const AlignedMemory staged = AlignedMemory::allocate(buffer.nbytes);
+  if (!staged) {
+    return out_of_memory("a copy of state");
+  }
+  copy_to(view, buffer.dim_order, staged.data());
+  std::copy_n(staged.data(), buffer.nbytes, address(buffer));
+  return success();
+}
+
+Status Session::restore(
+    const std::vector<std::pair<size_t, TensorView>>& values) {
   for (const auto& [index, view] : values) {
-    const BufferRecord& buffer = program()->context()->buffers[index];
-    const std::vector<int64_t> sizes(buffer.sizes.begin(), buffer.sizes.end());
-    if (view.scalar_type != buffer.scalar_type || view.sizes != sizes) {
-      return Failure{
-          FailureKind::kStateMismatch,
-          concat(
-              "state ", quoted(buffer.fqn), " is ",
-              dtype_name(buffer.scalar_type), ' ', describe_sizes(sizes),
-              ", the given value is ", dtype_name(view.scalar_type), ' ',
-              describe_sizes(view.sizes))};
-    }
+    ETSHARED_RETURN_IF_FAILED(check_fit(index, view));
   }
   const std::lock_guard lock(mutex_);
-  for (const auto& [index, view] : values) {
-    const BufferRecord& buffer = program()->context()->buffers[index];
-    if (!arenas_->contains(view.data)) {
-      copy_to(view, buffer.dim_order, address(buffer));
-      continue;
-    }
-    // A view of this very state, which may overlap what is written.
-    const AlignedMemory staged = AlignedMemory::allocate(buffer.nbytes);
-    if (!staged) {
-      return out_of_memory("a copy of state");
-    }
-    copy_to(view, buffer.dim_order, staged.data());
-    copy(address(buffer), staged.data(), buffer.nbytes);
+  const bool is_all = values.size() == program()->context()->buffers.size();
+  if (!is_all) {
+    ETSHARED_RETURN_IF_FAILED(check_alive());
   }
-  if (forgives_failure) {
+  for (const auto& [index, view] : values) {
+    ETSHARED_RETURN_IF_FAILED(write(index, view));
+  }
+  if (is_all) {
     poison_.clear();
   }
   return success();
+}
+
+Status Session::assign(size_t buffer, const TensorView& value) {
+  ETSHARED_RETURN_IF_FAILED(check_fit(buffer, value));
+  const std::lock_guard lock(mutex_);
+  return write(buffer, value);
 }
 
 } // namespace etshared::runtime

@@ -47,13 +47,16 @@ class Session {
   /// Gives the initial values to these buffers of the record.
   Status reset(const std::vector<size_t>& buffers);
 
-  /// Copies of all buffers of the record, from one moment.
-  Outcome<std::vector<OwnedTensor>> snapshot();
+  /// Copies of these buffers of the record, from one moment.
+  Outcome<std::vector<OwnedTensor>> snapshot(
+      const std::vector<size_t>& buffers);
 
-  /// Writes these buffers; all of them or, after a failure, none.
-  Status write(
-      const std::vector<std::pair<size_t, TensorView>>& values,
-      bool forgives_failure);
+  /// Writes these buffers; after a failure, none. All of them forgive an earlier
+  /// failure.
+  Status restore(const std::vector<std::pair<size_t, TensorView>>& values);
+
+  /// Writes one buffer, whatever has failed before.
+  Status assign(size_t buffer, const TensorView& value);
 
   const std::shared_ptr<const SharedProgram>& program() const {
     return loader_->program();
@@ -78,13 +81,15 @@ class Session {
         allocator_(arenas_->spans()),
         methods_(loader_, &allocator_) {}
 
-  // The caller holds mutex_ in all of these.
+  // The caller holds mutex_ in all of these but the last two.
   Status check_alive() const;
   Status load_locked(size_t method);
   Status write_initial_values(const std::vector<size_t>& buffers);
   Status write_initial_data();
   Status run_generated(Arenas& scratch) const;
+  Status write(size_t buffer, const TensorView& value);
   std::vector<size_t> all_buffers() const;
+  Status check_fit(size_t buffer, const TensorView& value) const;
 
   std::mutex mutex_;
   std::shared_ptr<MethodLoader> loader_;

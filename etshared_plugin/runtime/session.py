@@ -154,7 +154,9 @@ class Session:
         self._native = _native.Session(program._native, threads == "caller")
         self._entry_points: dict[str, BoundEntryPoint] = {}
         buffers = program.context.buffers if program.context is not None else ()
-        self._state = SessionState(self._native, buffers, program._tensors)
+        self._state = SessionState(
+            self._native, dict(enumerate(buffers)), program._tensors
+        )
 
     @property
     def state(self) -> SessionState:
@@ -173,8 +175,12 @@ class Session:
         """Give state its initial values.
 
         Args:
-            names: fqns, aliases, groups or globs of them; None means all state,
-                and also ends what an earlier failure did to the session.
+            names: fqns, aliases or groups; what fqns begin with, such as the name
+                of a `Bind` with several parts; or globs. None means all state, and
+                also ends what an earlier failure did to the session.
+
+        Raises:
+            StateMismatchError: if a name stands for no state.
         """
         if names is None:
             self._native.reset()
@@ -183,22 +189,38 @@ class Session:
             raise StateMismatchError(
                 "the program has no record of its state; reset() without names"
             )
-        chosen = self._state._matching([names] if isinstance(names, str) else names)
-        self._native.reset_buffers(chosen)
+        self._native.reset_buffers(self._state._matching(names))
 
-    def snapshot(self) -> Snapshot:
-        """Copy all state."""
-        self._check_names()
-        return self._state._snapshot()
+    def snapshot(self, names: str | Iterable[str] | None = None) -> Snapshot:
+        """Copy state.
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Write a snapshot, or any mapping with an array for all state, back.
+        Args:
+            names: as for :meth:`reset`; None means all.
 
         Raises:
-            StateMismatchError: if it does not fit; nothing has been written.
+            StateMismatchError: if a name stands for no state.
         """
         self._check_names()
-        self._state._restore(snapshot)
+        return self._state._snapshot(names)
+
+    def restore(
+        self, snapshot: Mapping[str, Any], names: str | Iterable[str] | None = None
+    ) -> None:
+        """Write saved state back, and end what an earlier failure did if it is all.
+
+        Args:
+            snapshot: a snapshot, of which all is written, or a mapping with an
+                array for all state.
+            names: what to write of it, as for :meth:`reset`.
+
+        Raises:
+            StateMismatchError: if it does not fit, or lacks state; nothing has been
+                written.
+            SessionPoisonedError: if it is not all state, and an earlier call failed
+                midway.
+        """
+        self._check_names()
+        self._state._restore(snapshot, names)
 
     def _check_names(self) -> None:
         if self._program.context is None:

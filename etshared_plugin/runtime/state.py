@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from ..context import Buffer
 from ..errors import StateMismatchError
+from ..state_names import matching
 from . import _native
 from .tensors import (
     Framework,
@@ -29,6 +29,9 @@ class Snapshot(Mapping[str, "np.ndarray[Any, Any]"]):
     read-only; where numpy does not know bfloat16, such arrays hold the bits.
     """
 
+    #: Whether it was taken of chosen state only, so that the rest is not missing.
+    _is_part = False
+
     def __init__(self, values: Mapping[str, np.ndarray[Any, Any]]) -> None:
         self._values: dict[str, np.ndarray[Any, Any]] = {}
         self._dtypes: dict[str, str] = {}
@@ -36,8 +39,11 @@ class Snapshot(Mapping[str, "np.ndarray[Any, Any]"]):
             self._add(name, *copied_array(value, f"saved state '{name}'"))
 
     @classmethod
-    def _of(cls, buffers: Iterable[Buffer], values: Iterable[Any]) -> Snapshot:
+    def _of(
+        cls, buffers: Iterable[Buffer], values: Iterable[Any], *, is_part: bool
+    ) -> Snapshot:
         snapshot = cls({})
+        snapshot._is_part = is_part
         for buffer, value in zip(buffers, values, strict=True):
             snapshot._add(buffer.fqn, value, buffer.scalar_type.dtype_name)
         return snapshot
@@ -73,16 +79,31 @@ class SessionState(Mapping[str, Any]):
     """
 
     def __init__(
-        self, native: _native.Session, buffers: tuple[Buffer, ...], tensors: Framework
+        self,
+        native: _native.Session,
+        buffers: Mapping[int, Buffer],
+        tensors: Framework,
     ) -> None:
         self._native = native
-        self._buffers = buffers
+        self._buffers = buffers  # by their index in the record
         self._tensors: Framework = tensors
         self._indices = {
             name: index
-            for index, buffer in enumerate(buffers)
+            for index, buffer in buffers.items()
             for name in (buffer.fqn, *buffer.aliases)
         }
+
+    def group(self, name: str) -> SessionState:
+        """Return the state of a group, or of what else a name stands for.
+
+        Args:
+            name: as for :meth:`Session.reset`.
+
+        Raises:
+            StateMismatchError: if no state has such a name.
+        """
+        chosen = {index: self._buffers[index] for index in self._matching([name])}
+        return SessionState(self._native, chosen, self._tensors)
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401
         index = self._index(name)
@@ -93,12 +114,11 @@ class SessionState(Mapping[str, Any]):
         return from_native(self._native.view(index, as_torch), dtype, as_torch)
 
     def __setitem__(self, name: str, value: object) -> None:
-        label = f"the value for state '{name}'"
-        given = exchangeable(value, label)
-        self._native.write([(self._index(name), given)], False)
+        given = exchangeable(value, f"the value for state '{name}'")
+        self._native.assign(self._index(name), given)
 
     def __iter__(self) -> Iterator[str]:
-        return (buffer.fqn for buffer in self._buffers)
+        return (buffer.fqn for buffer in self._buffers.values())
 
     def __len__(self) -> int:
         return len(self._buffers)
@@ -109,7 +129,7 @@ class SessionState(Mapping[str, Any]):
     def __repr__(self) -> str:
         parts = (
             f"'{buffer.fqn}' {buffer.scalar_type.dtype_name} {buffer.sizes}"
-            for buffer in self._buffers
+            for buffer in self._buffers.values()
         )
         return f"<SessionState {', '.join(parts) or 'without names'}>"
 
@@ -117,47 +137,67 @@ class SessionState(Mapping[str, Any]):
         try:
             return self._indices[name]
         except KeyError:
-            raise KeyError(f"there is no state '{name}', {self._known()}") from None
+            hint = "; a view of state is part of the state that is all of its memory"
+            if matching(name, [[fqn] for fqn in self._indices]):
+                hint = f"; group({name!r}) has all of its parts"
+            raise KeyError(
+                f"there is no state '{name}', {self._known()}{hint}"
+            ) from None
 
     def _known(self) -> str:
-        names = ", ".join(f"'{buffer.fqn}'" for buffer in self._buffers)
-        return f"only {names}" if names else "none has a name"
+        buffers = self._buffers.values()
+        groups = _quoted(sorted({buffer.group for buffer in buffers} - {""}))
+        if not buffers:
+            return "none has a name"
+        names = _quoted(buffer.fqn for buffer in buffers)
+        return f"only {names}" + (f", in groups {groups}" if groups else "")
 
-    def _matching(self, names: Iterable[str]) -> list[int]:
-        """Return the buffers that fqns, aliases, groups or globs name."""
+    def _matching(self, names: str | Iterable[str] | None) -> list[int]:
+        """Return the indices of buffers that a caller names; None names all."""
+        if names is None:
+            return list(self._buffers)
         found: set[int] = set()
-        for name in names:
-            matches = {
-                index
-                for index, buffer in enumerate(self._buffers)
-                for known in (buffer.fqn, *buffer.aliases, buffer.group)
-                if known and (known == name or fnmatchcase(known, name))
-            }
+        indices, buffers = list(self._buffers), self._buffers.values()
+        fqns = [(buffer.fqn, *buffer.aliases) for buffer in buffers]
+        groups = [buffer.group for buffer in buffers]
+        for name in [names] if isinstance(names, str) else names:
+            matches = matching(name, fqns, groups)
             if not matches:
                 raise StateMismatchError(f"no state matches '{name}', {self._known()}")
-            found |= matches
+            found |= {indices[position] for position in matches}
         return sorted(found)
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot._of(self._buffers, self._native.snapshot())
+    def _snapshot(self, names: str | Iterable[str] | None) -> Snapshot:
+        chosen = self._matching(names)
+        return Snapshot._of(
+            [self._buffers[index] for index in chosen],
+            self._native.snapshot(chosen),
+            is_part=names is not None,
+        )
 
-    def _restore(self, values: Mapping[str, Any]) -> None:
+    def _restore(
+        self, values: Mapping[str, Any], names: str | Iterable[str] | None
+    ) -> None:
         if not isinstance(values, Mapping):
             raise StateMismatchError(
                 f"saved state is of type '{type(values).__name__}', expected a mapping"
             )
         given = values if isinstance(values, Snapshot) else Snapshot(values)
-        wanted = {buffer.fqn for buffer in self._buffers}
-        missing = ", ".join(f"'{name}'" for name in sorted(wanted - given.keys()))
-        unknown = ", ".join(f"'{name}'" for name in sorted(given.keys() - wanted))
+        chosen = {self._buffers[index].fqn: index for index in self._matching(names)}
+        unknown = () if names is not None else sorted(given.keys() - chosen.keys())
+        if names is None and given._is_part:
+            chosen = {fqn: index for fqn, index in chosen.items() if fqn in given}
+        missing = sorted(chosen.keys() - given.keys())
         if missing or unknown:
-            parts = [f"lacks {missing}"] if missing else []
-            parts += [f"has {unknown}, which the program lacks"] if unknown else []
-            raise StateMismatchError(f"the snapshot {' and '.join(parts)}")
-        self._native.write(
-            [
-                (index, given._exchangeable(buffer.fqn))
-                for index, buffer in enumerate(self._buffers)
-            ],
-            True,
+            parts = [f"lacks {_quoted(missing)}"] if missing else []
+            if unknown:
+                parts.append(f"has {_quoted(unknown)}, which the program lacks")
+            hint = "; name what to restore of it" if missing and names is None else ""
+            raise StateMismatchError(f"the snapshot {' and '.join(parts)}{hint}")
+        self._native.restore(
+            [(index, given._exchangeable(fqn)) for fqn, index in chosen.items()]
         )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
