@@ -11,6 +11,7 @@ from executorch.exir import EdgeCompileConfig
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
 
+from ..capture.arguments import programs_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.plain_programs import lift_declared, lift_plain_programs
 from ..errors import EntryPointError, PartitionError, StateError
@@ -18,9 +19,10 @@ from ..lifted.control_flow import separate_constants
 from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
-from ..lifted.signatures import check_names
 from ..state import RESET_STATE, initial_values_program, with_groups
+from ..wording import kind_of
 from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
+from .typed_scalars import typed_scalars
 
 OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
 Partitioners: TypeAlias = OneOrSeveral | Mapping[str, OneOrSeveral]
@@ -56,14 +58,14 @@ def to_edge_transform_and_lower(
 
     Raises:
         StateError: the state of the programs does not fit together.
-        PartitionError: a partitioner takes shared state into a delegate, or is
-            for an entry point that is not there.
+        EntryPointError: ``programs`` is something else.
+        PartitionError: a partitioner takes shared state into a delegate, is for an
+            entry point that is not there, or is none.
         LoweringError: ExecuTorch refuses a program; its error is the cause.
         PluginError: a plugin failed.
     """
-    if isinstance(programs, ExportedProgram):
-        programs = {"forward": programs}
-    check_names(programs)
+    programs = programs_of(programs)
+    _check_passes(transform_passes)
     for name in constant_methods or {}:
         if name in programs:
             raise EntryPointError(
@@ -91,7 +93,7 @@ def to_edge_transform_and_lower(
         name: [wrap_partitioner(one, name, lifted) for one in several]
         for name, several in _by_method(partitioner, programs).items()
     }
-    with lowering_errors("lower the entry points"):
+    with lowering_errors("lower the entry points"), typed_scalars():
         manager = exir.to_edge_transform_and_lower(
             {name: program.program for name, program in lifted.items()},
             transform_passes,
@@ -123,7 +125,25 @@ def _by_method(
                 f" {', '.join(map(repr, programs))}",
                 method_name=name,
             )
-    return {
-        name: [several] if isinstance(several, Partitioner) else several
+    by_method: dict[str, Sequence[Any]] = {
+        name: several if isinstance(several, (list, tuple)) else [several]
         for name, several in partitioner.items()
     }
+    for name, several in by_method.items():
+        for one in several:
+            if not isinstance(one, Partitioner):
+                example = one if isinstance(one, type) else Partitioner
+                raise PartitionError(
+                    f"partitioner of entry point '{name}' is {kind_of(one)}, expected"
+                    f" a Partitioner or a list of them, such as {example.__name__}()",
+                    method_name=name,
+                )
+    return by_method
+
+
+def _check_passes(passes: object) -> None:
+    for one in passes if isinstance(passes, (list, tuple)) else [passes]:
+        if isinstance(one, Partitioner):
+            raise PartitionError(
+                f"transform_passes is or has {kind_of(one)}; pass it as 'partitioner'"
+            )
