@@ -258,7 +258,7 @@ def test_hook_etshared_native_libraries(
     loaded = (Path(libraries[0]).parent / "loaded").read_text(encoding="utf-8")
     assert loaded == "second first "
     runtime.load(tmp_path / "mean.pte")
-    runtime.SharedProgram.from_bytes((tmp_path / "mean.pte").read_bytes())
+    runtime.load((tmp_path / "mean.pte").read_bytes())
     assert calls == [1]
 
 

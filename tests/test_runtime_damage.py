@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from etshared_plugin.errors import (
 )
 from etshared_plugin.inspection import inspect_program, verify_program
 from etshared_plugin.pte import PteFile
-from etshared_plugin.runtime import SharedProgram
 
 
 def _context(data: bytes) -> SharedContext:
@@ -84,11 +84,14 @@ def test_a_program_is_a_path_or_bytes(tmp_path: Path) -> None:
         memoryview(data + data)[: len(data)],
     ):
         assert etshared.load(one).entry_points == names
-    for wrong in (None, 5, 1.5, [data], "\ud800.pte", object()):
-        with pytest.raises(InputError, match="is no path of a program"):
+    for wrong in (None, 5, [data], object, np.frombuffer(data, np.uint8)):
+        with pytest.raises(InputError, match="a program is .*, expected a path or byt"):
             etshared.load(wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="a program is str, expected bytes"):
-        SharedProgram.from_bytes("a.pte")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is no path of a program: "):
+        etshared.load("\ud800.pte")
+    manager = types.SimpleNamespace(buffer=data)
+    with pytest.raises(InputError, match="or bytes; give its 'buffer'$"):
+        etshared.load(manager)  # type: ignore[arg-type]
 
 
 def test_a_path_with_a_nul_is_not_cut_short(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..context import EntryPointRecord, SharedContext, decode
+from ..context import SharedContext, decode
 from ..errors import InputError, PackedCacheWarning
-from ..wording import counted
+from ..wording import counted, kind_of
 from . import _native
 from ._libraries import load_plugin_libraries
 from .packed_cache import PackedCache, packed_cache_of
@@ -64,77 +64,54 @@ def load(
     cache = packed_cache_of(packed_cache)
     if cache is not None and not packed_weights:
         raise InputError("a packed cache needs packed weights, which are switched off")
+    check_framework(tensors)
+    classes = named_classes(types)
+    load_plugin_libraries()
+    path = None
     if isinstance(source, (bytes, bytearray, memoryview)):
-        program = SharedProgram.from_bytes(
-            source, tensors=tensors, types=types, packed_weights=packed_weights
-        )
+        native = _native.Program.from_bytes(bytes(source), packed_weights)
     else:
-        program = SharedProgram(
-            source, tensors=tensors, types=types, packed_weights=packed_weights
-        )
+        encoded = _encoded(source)
+        native = _native.Program.open(encoded, packed_weights)
+        path = Path(os.fsdecode(encoded))
+    data = native.context
+    context = None if data is None else decode(data)
+    packed_file = None
     if cache is not None:
-        program._packed_file, problem = start_from_disk(
-            program._native, program._context, cache, program._path
-        )
+        packed_file, problem = start_from_disk(native, context, cache, path)
         if problem is not None:
             warnings.warn(problem, PackedCacheWarning, stacklevel=2)
-    return program
+    return SharedProgram(native, path, context, tensors, classes, packed_file)
 
 
 class SharedProgram:
-    """A program whose sessions share its weights and nothing else."""
+    """A program whose sessions share its weights and nothing else.
+
+    :func:`load` makes it.
+    """
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | os.PathLike[bytes],
-        *,
-        tensors: Framework = None,
-        types: Sequence[type] = (),
-        packed_weights: bool = True,
+        native: _native.Program,
+        path: Path | None,
+        context: SharedContext | None,
+        tensors: Framework,
+        classes: Mapping[str, type],
+        packed_file: PackedFileUse | None,
     ) -> None:
-        load_plugin_libraries()
-        encoded = _encoded(path)
-        native = _native.Program.open(encoded, packed_weights)
-        self._open(native, tensors, types)
-        self._path: Path | None = Path(os.fsdecode(encoded))
-
-    @classmethod
-    def from_bytes(
-        cls,
-        data: bytes | bytearray | memoryview,
-        *,
-        tensors: Framework = None,
-        types: Sequence[type] = (),
-        packed_weights: bool = True,
-    ) -> SharedProgram:
-        """Load a program from bytes, of which it keeps a copy."""
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise InputError(f"a program is {type(data).__name__}, expected bytes")
-        load_plugin_libraries()
-        program = cls.__new__(cls)
-        native = _native.Program.from_bytes(bytes(data), packed_weights)
-        program._open(native, tensors, types)
-        program._path = None
-        return program
-
-    def _open(
-        self, native: _native.Program, tensors: Framework, types: Sequence[type]
-    ) -> None:
-        check_framework(tensors)
         self._native = native
-        self._packed_file: PackedFileUse | None = None
+        self._path = path
+        self._context = context
         self._tensors: Framework = tensors
-        self._classes: Mapping[str, type] = named_classes(types)
-        data = native.context
-        self._context = None if data is None else decode(data)
+        self._classes = classes
+        self._packed_file = packed_file
         self._methods = {
             name: index
             for index, name in enumerate(native.method_names)
             if index != native.generated_method
         }
-        self._records: dict[str, EntryPointRecord] = {}
-        if self._context is not None:
-            self._records = {entry.name: entry for entry in self._context.entry_points}
+        entry_points = () if context is None else context.entry_points
+        self._records = {entry.name: entry for entry in entry_points}
 
     @property
     def path(self) -> Path | None:
@@ -201,7 +178,12 @@ class SharedProgram:
         )
 
 
-def _encoded(path: str | os.PathLike[str] | os.PathLike[bytes]) -> bytes:
+def _encoded(path: object) -> bytes:
+    if not isinstance(path, (str, os.PathLike)):
+        hint = "; give its 'buffer'" if hasattr(path, "buffer") else ""
+        raise InputError(
+            f"a program is {kind_of(path)}, expected a path or bytes{hint}"
+        )
     try:
         return os.fsencode(path)
     except (TypeError, UnicodeEncodeError) as error:
