@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from eager_comparison import assert_equals_eager, call
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
+from executorch.exir.backend.partitioner import Partitioner
 from executorch.runtime import Runtime
+from quantized_models import quantizer
 from torch import Tensor, nn
 
+import etshared_plugin as etshared
 from etshared_plugin import EntryPoint
 from etshared_plugin.backends.xnnpack import SharedXnnpackPartitioner
+from etshared_plugin.testing import (
+    assert_program_matches,
+    assert_stock_runtime_matches,
+    exported_outcomes,
+)
 
 
 class Layers(nn.Module):
@@ -71,12 +80,10 @@ _X = torch.linspace(-2, 2, 256).reshape(1, 8, 4, 8).transpose(1, 2).contiguous()
 _METHODS = [name for name, one in vars(Layers).items() if not name.startswith("_")]
 
 
-@pytest.mark.parametrize("per_op_mode", [False, True, None])
-def test_layers_are_right_whether_delegated_or_not(per_op_mode: bool | None) -> None:
+def test_layers_are_right_whether_delegated_or_not(
+    partitioner: Sequence[Partitioner],
+) -> None:
     model = Layers().eval()
-    partitioner = (
-        [] if per_op_mode is None else [XnnpackPartitioner(per_op_mode=per_op_mode)]
-    )
     assert_equals_eager(
         model,
         {name: EntryPoint(getattr(model, name), (_X,)) for name in _METHODS},
@@ -94,3 +101,70 @@ def test_prelu_lowers_in_the_flow_of_executorch_too() -> None:
     program = Runtime.get().load_program(bytes(edge.to_executorch().buffer))
     (result,) = program.load_method("forward").execute([x])
     torch.testing.assert_close(result, model(x))
+
+
+class Quantized(nn.Module):
+    """Convolutions behind what changes the layout of their input, or share it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.conv = nn.Conv2d(4, 4, 3)
+        self.wide = nn.Conv2d(8, 4, 3)
+        self.linear = nn.Linear(8, 8)
+
+    def padded(self, x: Tensor) -> list[Tensor]:
+        return [self.conv(F.pad(x, (1, 2, 0, 1))), self.conv(F.pad(x, (2, 2), value=1))]
+
+    def permuted(self, x: Tensor) -> list[Tensor]:
+        return [self.wide(x.permute(0, 3, 2, 1)), self.conv(x[:, :, 1:] * 2)]
+
+    def shared(self, x: Tensor) -> list[Tensor]:
+        return [self.conv(x), self.conv(x.abs()), x.permute(0, 2, 3, 1) + 1, x * 2]
+
+    def beside_linear(self, x: Tensor) -> list[Tensor]:
+        return [self.conv(x), self.linear(x)]
+
+
+def test_dynamically_quantized_convolutions_are_delegated_apart() -> None:
+    model = Quantized().eval()
+    names = ["padded", "permuted", "shared", "beside_linear"]
+    exported = etshared.export(
+        model, {name: EntryPoint(getattr(model, name), (_X,)) for name in names}
+    )
+    quantized = etshared.quantize(exported, quantizer("dynamic"))
+    edge = etshared.to_edge_transform_and_lower(
+        quantized, partitioner=[XnnpackPartitioner()]
+    )
+    data = bytes(edge.to_executorch().buffer)
+    outcomes = exported_outcomes(quantized, [call(name, _X) for name in names])
+    # XNNPACK has a scale for each row of a linear layer, the quantizer one for all.
+    assert_program_matches(etshared.load(data, tensors="torch"), outcomes, atol=0.05)
+    assert_stock_runtime_matches(data, outcomes, atol=0.05)
+
+
+class Biased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.conv = nn.Conv2d(4, 4, 3)
+        self.conv1d = nn.Conv1d(4, 4, 3)
+        self.transposed = nn.ConvTranspose2d(4, 4, 3)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = self.linear(x)
+        return [self.conv(y), self.conv1d(y[:, :, 0]), self.transposed(y), y]
+
+
+def test_only_linear_layers_may_have_weights_from_outside() -> None:
+    model = Biased().eval()
+    partitioner = XnnpackPartitioner(
+        force_non_static_weights_for_f32_linear=True, per_op_mode=True
+    )
+    assert_equals_eager(
+        model,
+        {"forward": EntryPoint(model.forward, (_X,))},
+        [call("forward", _X)],
+        [partitioner],
+    )

@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 
 from ..lifted.program_surgery import CONSTANT_INPUTS, inputs_of
 from ..lowering.partitioner import SharedStatePartitioner
-from .xnnpack_limits import within_limits
+from .xnnpack_limits import separate_dynamic_inputs, within_limits
 
 _aten = exir_ops.edge.aten
 
@@ -50,6 +50,11 @@ class ConstantsApartPartitioner(SharedStatePartitioner):
         method_name: str | None = None,
     ) -> None:
         super().__init__(within_limits(inner), state, method_name=method_name)
+
+    def transform_for_pre_decomposition(self, ep: ExportedProgram) -> ExportedProgram:
+        transformed = super().transform_for_pre_decomposition(ep)
+        separate_dynamic_inputs(transformed)
+        return transformed
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         result = super().partition(exported_program)

@@ -46,8 +46,33 @@ def within_limits(partitioner: Partitioner) -> Partitioner:
         target: _limited_config(target, config)
         for target, config in partitioner.target_partitioner_configs.items()
     }
+    limited.get_matched_nodes_from_configs = functools.partial(_groups, limited)
     limited.generate_partitions = functools.partial(_partitions, limited)
     return limited
+
+
+def separate_dynamic_inputs(program: ExportedProgram) -> None:
+    """Let each convolution quantize its own input, where that is dynamic.
+
+    Called before decomposition; results stay as they are to the bit.
+    """
+    for node in list(program.graph.nodes):
+        if node.op == "call_function" and str(node.target).startswith("aten.conv"):
+            chain = _dynamic_quantization(node.args[0])
+            if not all(user in {node, *chain} for one in chain for user in one.users):
+                _copy_for(node, chain)
+
+
+def _copy_for(user: fx.Node, chain: list[fx.Node]) -> None:
+    """Let ``user`` take a copy of a chain of values, which stands last first."""
+    copies: dict[fx.Node, fx.Node] = {}
+    with user.graph.inserting_before(user):
+        for one in reversed(chain):
+            copies[one] = user.graph.node_copy(one, lambda node: copies.get(node, node))
+    user.replace_input_with(chain[0], copies[chain[0]])
+    for one in chain:
+        if not one.users:
+            user.graph.erase_node(one)
 
 
 def _limited_config(target: str, config: Any) -> Any:  # noqa: ANN401
@@ -64,6 +89,26 @@ def _limited_config(target: str, config: Any) -> Any:  # noqa: ANN401
 
     limited.check_constraints = check_constraints
     return limited
+
+
+def _groups(
+    partitioner: XnnpackPartitioner, program: ExportedProgram
+) -> list[list[fx.Node]]:
+    """Return nodes that belong together.
+
+    What dynamic quantization computes on the way never leaves a delegate.
+    """
+    inner = type(partitioner).get_matched_nodes_from_configs
+    return [
+        group
+        for group in inner(partitioner, program)
+        if all(
+            user in group
+            for node in group
+            for one in _dynamic_quantization(node)
+            for user in one.users
+        )
+    ]
 
 
 def _partitions(
@@ -93,16 +138,14 @@ def _is_dynamic_convolution(node: fx.Node) -> bool:
     return node.target is _aten.convolution.default and is_dynamic_qdq(node.args[0])
 
 
-def _has_own_input(convolution: fx.Node) -> bool:
-    """Tell whether only convolutions take an input that is quantized dynamically."""
-    dequantized = convolution.args[0]
-    assert isinstance(dequantized, fx.Node)
-    if not is_dynamic_qdq(dequantized):
-        return True
-    quantized = dequantized.args[0]
-    assert isinstance(quantized, fx.Node)
-    users = [user for copied in quantized.users for user in copied.users]
-    return all(user.target is _aten.convolution.default for user in users)
+def _dynamic_quantization(dequantized: object) -> list[fx.Node]:
+    """Return what quantizes and dequantizes a value dynamically, last first."""
+    if not (isinstance(dequantized, fx.Node) and is_dynamic_qdq(dequantized)):
+        return []
+    quantized, *parameters = dequantized.all_input_nodes
+    if not is_dynamic_qdq(quantized):
+        return []
+    return [dequantized, quantized, *parameters, *parameters[0].all_input_nodes]
 
 
 def _has_few_dimensions(node: fx.Node) -> bool:
@@ -163,7 +206,6 @@ _LIMITS: dict[str, Callable[[fx.Node], bool]] = {
     "_softmax.default": _is_over_columns,
     "addmm.default": _is_linear,
     "avg_pool2d.default": _is_of_images,
-    "convolution.default": _has_own_input,
     "max.dim": _is_pooling,
     "max_pool2d.default": _is_of_images,
     "prelu.default": _is_of_images,
