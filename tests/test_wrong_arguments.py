@@ -1,0 +1,164 @@
+"""What is passed by mistake is named, with what was meant."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import eager_comparison  # noqa: F401  (makes exporting quicker)
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackPartitioner,
+)
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+import etshared_plugin as etshared
+from etshared_plugin import EntryPoint
+from etshared_plugin.errors import EntryPointError, PartitionError, QuantizationError
+from etshared_plugin.testing import (
+    assert_matches_eager,
+    call,
+    eager_outcomes,
+    exported_outcomes,
+)
+
+
+class _Part(nn.Module):
+    def scale(self, x: Tensor | None = None) -> Tensor:
+        return x * 3
+
+
+class _Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = _Part()
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total += x
+        return self.total * 2
+
+    def read(self) -> Tensor:
+        return self.total + 1
+
+    @staticmethod
+    def double(x: Tensor) -> Tensor:
+        return 2 * x
+
+
+X = torch.tensor([1.0, -2.0])
+MODEL = _Model()
+ENTRY_POINTS = {"forward": EntryPoint(MODEL.forward, (X,))}
+
+
+@functools.cache
+def _program() -> ExportedProgram:
+    return torch.export.export(nn.Linear(2, 2), (X,))
+
+
+PROGRAMS = [
+    (MODEL, "programs is an instance of _Model, expected what .*export returns"),
+    (_Model, "programs is the class _Model, expected what"),
+    (ENTRY_POINTS, "program 'forward' is an instance of EntryPoint, expected what"),
+    ([MODEL], "programs is an instance of list, expected"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), PROGRAMS)
+@pytest.mark.parametrize(
+    "use",
+    [
+        etshared.to_edge_transform_and_lower,
+        lambda given: etshared.quantize(given, XNNPACKQuantizer()),
+        lambda given: exported_outcomes(given, [call("forward", X)]),
+    ],
+    ids=["lower", "quantize", "outcomes"],
+)
+def test_what_is_not_exported_is_refused(
+    use: Callable[[Any], object], given: object, message: str
+) -> None:
+    with pytest.raises(EntryPointError, match=message):
+        use(given)
+
+
+@pytest.mark.parametrize(
+    ("root", "message"),
+    [
+        (_Model, r"root is the class _Model, expected an instance of it; write _Model"),
+        (MODEL.forward, "root is an instance of method, expected a torch.nn.Module"),
+        (None, "root is an instance of NoneType, expected a torch.nn.Module"),
+    ],
+)
+@pytest.mark.parametrize(
+    "use",
+    [etshared.export, assert_matches_eager, lambda *a: eager_outcomes(*a, [])],
+    ids=["export", "matches", "outcomes"],
+)
+def test_what_is_no_module_is_refused(
+    use: Callable[[Any, Any], object], root: object, message: str
+) -> None:
+    with pytest.raises(EntryPointError, match=message):
+        use(root, ENTRY_POINTS)
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (_Model, "'f' is the class _Model, expected a method; write .*model.f"),
+        (3, "'f' is an instance of int, expected a method"),
+        (
+            _Part.scale,
+            "'f' is _Part.scale without an instance, and the root is a _Model; write"
+            ".*with the _Part that",
+        ),
+    ],
+)
+def test_what_is_no_method_of_the_model_is_refused(fn: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(EntryPointError, match=message):
+        etshared.export(MODEL, {"f": EntryPoint(fn, (X,))})
+
+
+def test_methods_of_the_class_are_called_on_the_root() -> None:
+    entry_points = {
+        "forward": EntryPoint(_Model.forward, (X,)),
+        "read": EntryPoint(_Model.read),
+        "double": EntryPoint(_Model.double, (X,)),
+    }
+    calls = [call("forward", X), call("read"), call("double", X), call("forward", X)]
+    outcomes = exported_outcomes(etshared.export(MODEL, entry_points), calls)
+    results = [one.result for one in outcomes]
+    torch.testing.assert_close(results, [2 * X, X + 1, 2 * X, 4 * X])
+    results = [one.result for one in eager_outcomes(MODEL, entry_points, calls)]
+    torch.testing.assert_close(results, [2 * X, X + 1, 2 * X, 4 * X])
+    with pytest.raises(EntryPointError, match=r"signature \(x: .*missing .* 'x'"):
+        etshared.export(MODEL, {"forward": EntryPoint(_Model.forward)})
+
+
+@pytest.mark.parametrize("quantizer", [XNNPACKQuantizer, None, MODEL])
+def test_what_is_no_quantizer_is_refused(quantizer: Any) -> None:  # noqa: ANN401
+    with pytest.raises(QuantizationError, match="quantizer is .*, expected a quantiz"):
+        etshared.quantize(_program(), quantizer)
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "message"),
+    [
+        (XnnpackPartitioner, r"is the class Xnn.*, such as XnnpackPartitioner\(\)"),
+        ([XnnpackPartitioner], "of entry point 'forward' is the class XnnpackPart"),
+        ("XNNPACK", "'forward' is an instance of str, expected a Partitioner or a"),
+    ],
+)
+def test_what_is_no_partitioner_is_refused(partitioner: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(PartitionError, match=message):
+        etshared.to_edge_transform_and_lower(_program(), partitioner=partitioner)
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_a_partitioner_among_the_passes_is_refused(as_list: bool) -> None:
+    one = XnnpackPartitioner()
+    with pytest.raises(PartitionError, match="XnnpackPartitioner; pass it as 'partit"):
+        etshared.to_edge_transform_and_lower(_program(), [one] if as_list else one)
