@@ -158,6 +158,48 @@ def test_loops_read_state(partitioner: Partitioners) -> None:
     assert_calls_equal_eager(Looping(), ["each", "accumulate", "sums"], partitioner)
 
 
+class Aliases(nn.Module):
+    """Branches that return what they were given, wrote or captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1, 4), 0.5))
+        self.register_buffer("h", torch.ones(1, 4))
+        self.register_buffer("g", torch.zeros(1, 4))
+
+    def _add(self, x: Tensor) -> Tensor:
+        self.h.add_(x)
+        return self.h
+
+    def state(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, self._add, lambda x: x, (x,)) * 2
+
+    def captured(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+
+        def several(x: Tensor) -> tuple[Tensor, Tensor]:
+            self.g.sub_(x)
+            return y, y
+
+        return torch.cond(x.sum() > 0, several, lambda x: (self.h, self.weight), (x,))
+
+    def nested(self, x: Tensor) -> Tensor:
+        def inner(x: Tensor) -> Tensor:
+            return torch.cond(x.sum() > 1, self._add, lambda x: self.g, (x,))
+
+        return torch.cond(x.sum() > 0, inner, lambda x: x, (x,))
+
+    def used_before_write(self, x: Tensor) -> Tensor:
+        y = torch.cond(x.sum() > 0, self._add, lambda x: 2 * x, (x,)) + 1
+        self.h.mul_(2)
+        return y
+
+
+def test_branches_return_what_they_were_given(partitioner: Partitioners) -> None:
+    names = ["state", "captured", "nested", "used_before_write"]
+    assert_calls_equal_eager(Aliases(), names, partitioner)
+
+
 class Refused(Branching):
     def assign(self, x: Tensor) -> Tensor:
         def take(x: Tensor) -> Tensor:
@@ -172,6 +214,27 @@ class Refused(Branching):
             return row + x[0]
 
         return torch.cond(x.sum() > 0, write, lambda x, r: r + 1, (x, self.h[0]))
+
+    def two_views_of_no_state(self, x: Tensor) -> Tensor:
+        y = 2 * x
+
+        def write(y: Tensor, row: Tensor) -> Tensor:
+            y.add_(1)
+            return row + 1
+
+        return torch.cond(x.sum() > 0, write, lambda y, r: r - 1, (y, y[0]))
+
+    def write_what_was_returned(self, x: Tensor) -> Tensor:
+        y = torch.cond(x.sum() > 0, lambda x: self.h, lambda x: x * 2, (x,))
+        self.h.mul_(2)
+        return y
+
+    def write_result(self, x: Tensor) -> Tensor:
+        def inner(x: Tensor) -> Tensor:
+            return torch.cond(x.sum() > 1, lambda x: self.h, lambda x: x * 2, (x,))
+
+        y = torch.cond(x.sum() > 0, inner, lambda x: x * 3, (x,))
+        return y.add_(1)
 
     def loop(self, x: Tensor) -> Tensor:
         _, y = while_loop(
@@ -192,6 +255,9 @@ class Refused(Branching):
     [
         ("assign", "'assign' cannot be exported: .* in place; all else has to be"),
         ("two_views", "'two_views' writes 'h' in a branch of torch.cond that uses it"),
+        ("two_views_of_no_state", "' writes a tensor that is no state in a branch of"),
+        ("write_what_was_returned", "' writes 'h' after a branch of torch.cond return"),
+        ("write_result", "' writes 'h' after .*, or writes that result, and uses the"),
         ("loop", "'loop' uses while_loop, which ExecuTorch 1.5.1 has not; use torch.c"),
         (
             "write_in_loop",

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from ..errors import EntryPointError
+from .branch_results import Aliases, own_results, refuse_writes_to_aliases
 from .graph_surgery import (
     insert_call,
     memory_owners,
@@ -92,22 +93,33 @@ def take_writes_out(
     attributes: Attributes,
     method_name: str | None,
     names: Mapping[fx.Node, str],
-) -> None:
+) -> Aliases:
     """Let branches of `torch.cond` return new values of what they write.
 
-    Changes the graph and its branches in place.
+    Changes the graph and its branches in place. Results of all branches have memory
+    of their own afterwards.
 
     Args:
         attributes: what the nodes of ``graph`` refer to.
         method_name: for error messages.
         names: fqns of nodes that are state, for error messages.
 
+    Returns:
+        Operators with what results of their branches may be in eager.
+
     Raises:
-        EntryPointError: a branch writes what it also gets as another view.
+        EntryPointError: a branch writes what it also gets as another view, or what
+            it returned is written while something else is the same in eager.
     """
+    aliases: Aliases = {}
+    own_writes: dict[fx.Node, fx.Node] = {}
     for node in control_flow_nodes(graph):
         if node.target is not torch.ops.higher_order.cond:
-            continue  # torch traces no writes in loops
+            # torch traces no writes in loops
+            for body in _branches(node, attributes):
+                own_results(body.graph, {})
+                body.recompile()
+            continue
         owners = memory_owners(graph)
         operands = _operands(node)
         written: set[int] = set()
@@ -121,9 +133,14 @@ def take_writes_out(
                 if isinstance(operand, fx.Node)
                 for owner in owners[operand] & names.keys()
             }
-            take_writes_out(
+            inner = take_writes_out(
                 branch.graph, attributes_of(branch), method_name, inner_names
             )
+            returned = own_results(branch.graph, inner)
+            branch.recompile()
+            for own, operand in zip(inputs, operands, strict=False):
+                if own in returned and isinstance(operand, fx.Node):
+                    aliases.setdefault(node, set()).update(owners[operand])
             in_place = nodes_written_in_place(branch.graph)
             written |= {i for i, own in enumerate(inputs) if own in in_place}
         for i in sorted(written):
@@ -131,20 +148,26 @@ def take_writes_out(
             fqn = next((names[owner] for owner in own_memory & names.keys()), None)
             for j, other in enumerate(operands):
                 if j != i and isinstance(other, fx.Node) and owners[other] & own_memory:
+                    what = f"'{fqn}'" if fqn else "a tensor that is no state"
                     raise EntryPointError(
-                        f"entry point '{method_name}' writes '{fqn}' in a branch of"
+                        f"entry point '{method_name}' writes {what} in a branch of"
                         " torch.cond that uses it under two names or as two views; use"
                         " one of them there",
                         method_name=method_name,
                         fqn=fqn,
                     )
         if written:
-            _return_new_values(graph, node, branches, sorted(written))
+            copies = _return_new_values(graph, node, branches, sorted(written))
+            own_writes |= dict.fromkeys(copies, node)
+    refuse_writes_to_aliases(graph, aliases, own_writes, method_name, names)
+    return aliases
 
 
 def _return_new_values(
     graph: fx.Graph, cond: fx.Node, branches: list[fx.GraphModule], written: list[int]
-) -> None:
+) -> list[fx.Node]:
+    """Return the nodes that write the values afterwards."""
+    copies = []
     for branch in branches:
         inputs = _placeholders(branch.graph)
         output = branch.graph.output_node()
@@ -167,7 +190,9 @@ def _return_new_values(
         results.append(new.meta["val"])
         with graph.inserting_after(new):
             after = insert_call(graph, _aten.copy_.default, operands[i], new)
+        copies.append(after)
     cond.meta["val"] = tuple(results)
+    return copies
 
 
 def _replace(node: fx.Node, copy: fx.Node) -> None:

@@ -51,7 +51,7 @@ def memory_owners(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
     """Map each node to the nodes in whose memory its value lies, itself at least."""
     owners: dict[fx.Node, set[fx.Node]] = {}
     for node in graph.nodes:
-        aliased = [value for value, _ in _aliased_inputs(node)]
+        aliased = [value for value, _ in aliased_inputs(node)]
         owners[node] = {o for value in aliased for o in owners[value]} or {node}
     return owners
 
@@ -62,13 +62,13 @@ def nodes_written_in_place(graph: fx.Graph) -> set[fx.Node]:
     return {
         owner
         for node in graph.nodes
-        for value, is_written in _aliased_inputs(node)
+        for value, is_written in aliased_inputs(node)
         if is_written
         for owner in owners[value]
     }
 
 
-def _aliased_inputs(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
+def aliased_inputs(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
     """Yield inputs in whose memory a result may lie, and whether it is written."""
     if node.target is operator.getitem:
         yield node.all_input_nodes[0], False
