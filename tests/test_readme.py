@@ -19,7 +19,7 @@ def shell_block(marker: str) -> str:
     return match[1]
 
 
-def test_the_first_example_runs(tmp_path: Path) -> None:
+def test_the_examples_run(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
     script = tmp_path / "example.py"
     script.write_text("\n".join(blocks), encoding="utf-8")
@@ -27,7 +27,8 @@ def test_the_first_example_runs(tmp_path: Path) -> None:
         [sys.executable, script], cwd=tmp_path, capture_output=True, text=True
     )
     assert finished.returncode == 0, finished.stderr
-    assert (tmp_path / "smoother.pte").is_file()
+    for name in ("smoother", "decoder", "smoother_int8"):
+        assert (tmp_path / f"{name}.pte").is_file()
 
 
 def test_one_command_runs_the_demo_and_one_the_tests() -> None:
