@@ -164,3 +164,45 @@ def test_state_may_have_no_elements_or_dimensions(partitioner: Partitioners) -> 
         [call("read"), call("update", x), call("read"), call("update", -x)],
         partitioner,
     )
+
+
+class Lists(nn.Module):
+    """Operators that return lists of tensors, of as many rows as come in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.linear = nn.Linear(4, 12)
+        self.register_buffer("sums", torch.zeros(4))
+
+    def chunk(self, x: Tensor) -> Tensor:
+        query, key, value = self.linear(x).chunk(3, dim=-1)
+        self.sums += key.sum(0)
+        return query - value * self.sums
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first, rest = x.split([1, 3], dim=1)
+        return first * 2, rest + self.sums[1:]
+
+    def unbind(self, x: Tensor) -> Tensor:
+        a, b, c, d = x.unbind(1)
+        return a * b - c * d + self.sums.sum()
+
+
+def test_lists_of_tensors_leave_sizes_dynamic(partitioner: Partitioners) -> None:
+    model = Lists()
+    x = torch.linspace(-1, 1, 20).reshape(5, 4)
+    rows = Dim("rows", min=1, max=16)
+    names = ("chunk", "split", "unbind")
+    entry_points = {
+        name: EntryPoint(getattr(model, name), (x,), dynamic_shapes=({0: rows},))
+        for name in names
+    }
+    sizes = [x, x[:1], torch.linspace(0, 2, 64).reshape(16, 4)]
+    calls = [call(name, given) for given in sizes for name in names]
+    program = assert_equals_eager(model, entry_points, calls, partitioner)
+    assert program.context is not None
+    for one in program.context.entry_points:
+        if not one.generated:
+            assert [i.max_sizes for i in one.inputs] == [(16, 4)]
+            assert [i.min_sizes for i in one.inputs] == [(1, 4)]

@@ -22,6 +22,7 @@ from ..lifted.normalization import use_live_statistics
 from ..state import RESET_STATE, initial_values_program, with_groups
 from ..wording import kind_of
 from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
+from .list_results import keep_dynamic_sizes
 from .typed_scalars import typed_scalars
 
 OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
@@ -64,6 +65,7 @@ def to_edge_transform_and_lower(
         LoweringError: ExecuTorch refuses a program; its error is the cause.
         PluginError: a plugin failed.
     """
+    keep_dynamic_sizes()
     programs = programs_of(programs)
     _check_passes(transform_passes)
     for name in constant_methods or {}:
