@@ -54,12 +54,14 @@ def generate() -> dict[Path, str]:
     program = executorch / "schema" / "program.fbs"
     scalar_type = executorch / "schema" / "scalar_type.fbs"
     context = SCHEMA / "shared_context.fbs"
+    flat_tensor = executorch / "extension" / "flat_tensor" / "serialize"
     serialization = executorch / "backends" / "xnnpack" / "serialization"
     xnnpack_graph = serialization / "runtime_schema.fbs"
     headers = PACKAGE / "csrc" / "generated"
     return {
         headers / "scalar_type_generated.h": cpp(scalar_type),
         headers / "program_generated.h": cpp(program),
+        headers / "flat_tensor_generated.h": cpp(flat_tensor / "flat_tensor.fbs"),
         headers / "shared_context_generated.h": cpp(context),
         PACKAGE / "context" / "_generated" / "shared_context.py": python(context),
         PACKAGE / "pte" / "_generated" / "program.py": python(program),

@@ -13,7 +13,6 @@ import torch
 from eager_comparison import (
     Outcome,
     assert_program_equals,
-    assert_stock_runtime_matches,
     call,
     eager_outcomes,
 )
@@ -35,7 +34,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 import etshared_plugin as etshared
 from etshared_plugin import EntryPoint, SharedEdgeProgramManager
-from etshared_plugin.errors import ExecutorchError, MemoryPlanningError
+from etshared_plugin.errors import MemoryPlanningError
 from etshared_plugin.inspection import verify_program
 
 
@@ -275,28 +274,6 @@ def test_a_manager_makes_the_same_program_again(edge: SharedEdgeProgramManager) 
     first = bytes(edge.to_executorch().buffer)
     edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=CustomPool(3)))
     assert bytes(edge.to_executorch().buffer) == first
-
-
-def _to_one_file(node: fx.Node) -> str | None:
-    return "weights"
-
-
-@pytest.mark.parametrize("external", [True, _to_one_file])
-def test_constants_may_lie_outside_of_the_program(
-    edge: SharedEdgeProgramManager,
-    outcomes: list[Outcome],
-    tmp_path: Path,
-    external: Any,  # noqa: ANN401
-) -> None:
-    program = edge.to_executorch(ExecutorchBackendConfig(external_constants=external))
-    program.save(str(tmp_path / "program.pte"))
-    program.write_tensor_data_to_file(str(tmp_path))
-    (external_file,) = tmp_path.glob("*.ptd")
-    assert_stock_runtime_matches(
-        (tmp_path / "program.pte").read_bytes(), outcomes, data_path=external_file
-    )
-    with pytest.raises(ExecutorchError, match="point 'reset_state': cannot load it"):
-        etshared.load(tmp_path / "program.pte").session()
 
 
 def test_what_is_no_pass_is_refused(edge: SharedEdgeProgramManager) -> None:

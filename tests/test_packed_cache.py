@@ -232,13 +232,17 @@ def test_nothing_is_written_for_what_shares_nothing(tmp_path: Path) -> None:
 
 
 def test_the_binding_depends_on_every_fact() -> None:
-    context = _native.Program.from_bytes(programs.mixed()[0], True).context
+    context = _native.Program.from_bytes(
+        programs.mixed()[0], _native.DataFiles(), True
+    ).context
     assert context is not None
     facts = packing_facts(context)
     assert len(facts.xnnpack_build_id) >= 16 and len(facts.xnnpack_identifier) >= 16
     assert any(line.startswith(("flags: ", "Features: ")) for line in facts.cpu)
     assert facts == packing_facts(context)
-    other = _native.Program.from_bytes(programs.confusable()[0], True).context
+    other = _native.Program.from_bytes(
+        programs.confusable()[0], _native.DataFiles(), True
+    ).context
     assert other is not None and packing_facts(other).record != facts.record
     changes = {
         "executorch": "1.5.2",

@@ -70,6 +70,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "true, false or null",
     )
     parser.add_argument(
+        "--data",
+        type=Path,
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="a .ptd file with what the program keeps outside of itself",
+    )
+    parser.add_argument(
         "--repeat",
         type=_parse_count,
         default=1,
@@ -104,7 +113,12 @@ def run(arguments: argparse.Namespace) -> int:
     from ..runtime import _native, load
 
     _native.hide_info_log()
-    program = load(arguments.file, tensors="numpy", packed_cache=arguments.packed_cache)
+    program = load(
+        arguments.file,
+        data_files=arguments.data,
+        tensors="numpy",
+        packed_cache=arguments.packed_cache,
+    )
     session = program.session()
     if arguments.entry not in session:
         names = ", ".join(f"'{name}'" for name in session)

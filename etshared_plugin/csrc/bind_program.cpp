@@ -31,10 +31,13 @@ const char* kind_name(et::Tag tag) {
 
 PyProgram open_bytes(
     Outcome<std::shared_ptr<const FileBytes>> bytes,
+    const PyDataFiles& data_files,
     bool packed_weights,
     const std::string& path) {
   auto program = value_or_throw(
-      SharedProgram::open(value_or_throw(std::move(bytes), path)), path);
+      SharedProgram::open(
+          value_or_throw(std::move(bytes), path), data_files.files),
+      path);
   auto loader =
       value_or_throw(MethodLoader::create(program, packed_weights), path);
   return {std::move(program), std::move(loader)};
@@ -73,22 +76,30 @@ void bind_program(nb::module_& module) {
       module, "Program", "A verified program, mapped or owned.")
       .def_static(
           "open",
-          [](const nb::bytes& given_path, bool packed_weights) {
+          [](const nb::bytes& given_path,
+             const PyDataFiles& data_files,
+             bool packed_weights) {
             const std::string path(given_path.c_str(), given_path.size());
             const WithoutGil unlocked;
-            return open_bytes(FileBytes::map(path), packed_weights, path);
+            return open_bytes(
+                FileBytes::map(path), data_files, packed_weights, path);
           },
           "path"_a,
+          "data_files"_a,
           "packed_weights"_a)
       .def_static(
           "from_bytes",
-          [](const nb::bytes& data, bool packed_weights) {
+          [](const nb::bytes& data,
+             const PyDataFiles& data_files,
+             bool packed_weights) {
             const char* start = data.c_str();
             const size_t size = data.size();
             const WithoutGil unlocked;
-            return open_bytes(FileBytes::copy(start, size), packed_weights, "");
+            return open_bytes(
+                FileBytes::copy(start, size), data_files, packed_weights, "");
           },
           "data"_a,
+          "data_files"_a,
           "packed_weights"_a)
       .def_prop_ro(
           "method_names",

@@ -7,6 +7,7 @@ NB_MODULE(_native, module) {
   etshared::runtime::bind_errors(module);
   etshared::runtime::bind_stats(module);
   etshared::runtime::bind_packing(module);
+  etshared::runtime::bind_data_files(module);
   etshared::runtime::bind_program(module);
   etshared::runtime::bind_session(module);
 }

@@ -17,6 +17,12 @@ struct PyProgram {
   std::shared_ptr<MethodLoader> loader;
 };
 
+/// Files with data, collected before a program takes them.
+struct PyDataFiles {
+  std::shared_ptr<DataFiles> files = std::make_shared<DataFiles>();
+};
+
+void bind_data_files(nb::module_& module);
 void bind_errors(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_program(nb::module_& module);

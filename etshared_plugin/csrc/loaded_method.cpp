@@ -58,6 +58,22 @@ Status check_registrations(const MethodPlan& plan) {
   return success();
 }
 
+Status check_external_constants(
+    const MethodPlan& plan,
+    const DataFiles& data_files) {
+  for (const std::string& key : plan.external_constants) {
+    if (!data_files.contains(key)) {
+      return Failure{
+          FailureKind::kInput,
+          concat(
+              "entry point ", quoted(plan.name), " needs the constant ", quoted(key),
+              ", which lies outside of the program and in none of its data_files"),
+          plan.name};
+    }
+  }
+  return success();
+}
+
 size_t nbytes_of(const TensorView& view) {
   size_t nbytes = et::elementSize(view.scalar_type);
   for (const int64_t size : view.sizes) {
@@ -104,6 +120,7 @@ Outcome<std::unique_ptr<LoadedMethod>> LoadedMethod::load(
     return Failure(*plan.obstacle);
   }
   ETSHARED_RETURN_IF_FAILED(check_registrations(plan));
+  ETSHARED_RETURN_IF_FAILED(check_external_constants(plan, program.data_files()));
   ETSHARED_RETURN_IF_FAILED(program.check_payloads(method));
   std::unique_ptr<LoadedMethod> loaded(
       new LoadedMethod(plan, arenas, allocator, std::move(options)));
@@ -117,7 +134,7 @@ Outcome<std::unique_ptr<LoadedMethod>> LoadedMethod::load(
       plan.name.c_str(),
       &loaded->memory_manager_,
       /*event_tracer=*/nullptr,
-      /*named_data_map=*/nullptr,
+      program.data_files().is_empty() ? nullptr : &program.data_files(),
       &options_map);
   if (!result.ok()) {
     return loaded->failed("load it", result.error(), reason.text());

@@ -1,5 +1,7 @@
 #include "method_loader.h"
 
+#include <algorithm>
+
 #include "log_listeners.h"
 #include "stopwatch.h"
 
@@ -46,6 +48,14 @@ Status MethodLoader::plan(bool packs_once) {
         continue;
       }
       has_weights = true;
+      const bool is_external = std::any_of(
+          delegate->keys.begin(), delegate->keys.end(), [&](const auto& key) {
+            return program_->data_files().contains(key);
+          });
+      if (is_external && obstacle.empty()) {
+        obstacle = concat(
+            "constants of delegate ", delegate->index, " lie in a data file");
+      }
       if (!may_share(*delegate) && obstacle.empty()) {
         obstacle = concat(
             "the record does not allow it for delegate ", delegate->index);

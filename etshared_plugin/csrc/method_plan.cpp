@@ -113,6 +113,30 @@ Status read_border(
   return success();
 }
 
+Status read_external(const fb::Tensor& tensor, MethodPlan& method) {
+  const fb::ExtraTensorInfo* extra = tensor.extra_tensor_info();
+  if (extra == nullptr ||
+      extra->location() != fb::TensorDataLocation::EXTERNAL) {
+    return success();
+  }
+  if (extra->fully_qualified_name() == nullptr) {
+    return damaged(method, "has an external tensor without a name");
+  }
+  if (tensor.allocation_info() == nullptr) {
+    method.external_constants.push_back(extra->fully_qualified_name()->str());
+  } else {
+    // Each load of a method would set it back for all.
+    method.obstacle = Failure{
+        FailureKind::kUnsupported,
+        concat(
+            "entry point ", quoted(method.name), " takes the initial value of ",
+            quoted(extra->fully_qualified_name()->str()),
+            " from a data file; export the program with etshared_plugin"),
+        method.name};
+  }
+  return success();
+}
+
 Status read_values(const fb::ExecutionPlan& plan, MethodPlan& method) {
   if (plan.values() == nullptr) {
     return damaged(method, "has no values");
@@ -127,6 +151,7 @@ Status read_values(const fb::ExecutionPlan& plan, MethodPlan& method) {
     if (tensor == nullptr) {
       continue;
     }
+    ETSHARED_RETURN_IF_FAILED(read_external(*tensor, method));
     const fb::AllocationDetails* place = tensor->allocation_info();
     if (place == nullptr || tensor->data_buffer_idx() == 0) {
       continue;

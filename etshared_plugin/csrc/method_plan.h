@@ -76,6 +76,8 @@ struct MethodPlan {
   std::vector<DelegateInfo> delegates;
   std::vector<std::string> operators;
   std::vector<InitialRange> initial_ranges;
+  /// Keys of constants that lie outside of the program.
+  std::vector<std::string> external_constants;
   /// Why this method cannot be loaded, although the program is well-formed.
   std::optional<Failure> obstacle;
 };

@@ -21,7 +21,8 @@ constexpr size_t kMinFileSize = 64;
 } // namespace
 
 Outcome<std::shared_ptr<const SharedProgram>> SharedProgram::open(
-    std::shared_ptr<const FileBytes> bytes) {
+    std::shared_ptr<const FileBytes> bytes,
+    std::shared_ptr<const DataFiles> data_files) {
   if (bytes->size() < kMinFileSize ||
       !fb::ProgramBufferHasIdentifier(bytes->data())) {
     return Failure{
@@ -43,9 +44,12 @@ Outcome<std::shared_ptr<const SharedProgram>> SharedProgram::open(
         loaded.error()};
   }
   std::shared_ptr<SharedProgram> program(new SharedProgram(
-      std::move(bytes), std::move(loader), std::move(loaded.get())));
+      std::move(bytes),
+      std::move(data_files),
+      std::move(loader),
+      std::move(loaded.get())));
   ETSHARED_RETURN_IF_FAILED(program->read_methods());
-  program->read_named_data();
+  ETSHARED_RETURN_IF_FAILED(program->read_named_data());
   ETSHARED_RETURN_IF_FAILED(program->read_context());
   return std::shared_ptr<const SharedProgram>(std::move(program));
 }
@@ -94,11 +98,11 @@ Status SharedProgram::read_methods() {
   return success();
 }
 
-void SharedProgram::read_named_data() {
+Status SharedProgram::read_named_data() {
   const auto* entries = tables().named_data();
   const auto* segments = tables().segments();
   if (entries == nullptr || segments == nullptr) {
-    return;
+    return success();
   }
   std::set<uint64_t> offsets;
   for (const fb::NamedData* entry : *entries) {
@@ -110,7 +114,15 @@ void SharedProgram::read_named_data() {
         !offsets.insert(offset).second) {
       loader_->addresses().expect_several(offset);
     }
+    if (entry->key() != nullptr && data_files_->contains(entry->key()->str())) {
+      return Failure{
+          FailureKind::kProgramFormat,
+          concat(
+              "the program and a data file both hold ",
+              quoted(entry->key()->str()))};
+    }
   }
+  return success();
 }
 
 std::optional<et::Span<const uint8_t>> SharedProgram::named_data(

@@ -11,6 +11,7 @@
 #include <executorch/runtime/executor/program.h>
 
 #include "checked_data_loader.h"
+#include "data_files.h"
 #include "failure.h"
 #include "file_bytes.h"
 #include "method_plan.h"
@@ -18,14 +19,16 @@
 
 namespace etshared::runtime {
 
-/// One `.pte` in memory, verified, with its record of what entry points share.
+/// One `.pte` in memory, verified, with its record of what entry points share, and
+/// the files with data beside it.
 ///
 /// Immutable once opened, so that any number of sessions and threads may use
 /// it. Sessions keep it alive.
 class SharedProgram {
  public:
   static Outcome<std::shared_ptr<const SharedProgram>> open(
-      std::shared_ptr<const FileBytes> bytes);
+      std::shared_ptr<const FileBytes> bytes,
+      std::shared_ptr<const DataFiles> data_files);
 
   const et::Program& program() const {
     return program_;
@@ -37,6 +40,11 @@ class SharedProgram {
   /// Bytes that a session needs for mem_id 1, 2, …: the most of any method.
   const std::vector<uint64_t>& arena_nbytes() const {
     return arena_nbytes_;
+  }
+
+  /// What the program keeps outside of itself.
+  const DataFiles& data_files() const {
+    return *data_files_;
   }
 
   /// Absent when the file carries no record.
@@ -74,21 +82,24 @@ class SharedProgram {
  private:
   SharedProgram(
       std::shared_ptr<const FileBytes> bytes,
+      std::shared_ptr<const DataFiles> data_files,
       std::unique_ptr<CheckedDataLoader> loader,
       et::Program program)
       : bytes_(std::move(bytes)),
+        data_files_(std::move(data_files)),
         loader_(std::move(loader)),
         program_(std::move(program)) {}
 
   const executorch_flatbuffer::Program& tables() const;
   uint64_t segment_base_offset() const;
   Status read_methods();
-  void read_named_data();
+  Status read_named_data();
   Status read_context();
   Status match_context();
   Status expect_payload(const DelegateRecord& delegate);
 
   std::shared_ptr<const FileBytes> bytes_;
+  std::shared_ptr<const DataFiles> data_files_;
   std::unique_ptr<CheckedDataLoader> loader_;
   et::Program program_;
   std::vector<MethodPlan> methods_;

@@ -49,6 +49,15 @@ def xnnpack_build() -> tuple[bytes, bytes]:
     GNU build id of the library that holds XNNPACK, empty when it has none, and what XNNPACK calls the build.
     """
 
+class DataFiles:
+    """What files beside a program hold, verified."""
+
+    def __init__(self) -> None: ...
+
+    def add_path(self, path: bytes) -> None: ...
+
+    def add_bytes(self, data: bytes, name: str) -> None: ...
+
 def hide_info_log() -> None:
     """From now on, ExecuTorch logs warnings and errors only."""
 
@@ -74,10 +83,10 @@ class Program:
     """A verified program, mapped or owned."""
 
     @staticmethod
-    def open(path: bytes, packed_weights: bool) -> Program: ...
+    def open(path: bytes, data_files: DataFiles, packed_weights: bool) -> Program: ...
 
     @staticmethod
-    def from_bytes(data: bytes, packed_weights: bool) -> Program: ...
+    def from_bytes(data: bytes, data_files: DataFiles, packed_weights: bool) -> Program: ...
 
     @property
     def method_names(self) -> list[str]: ...

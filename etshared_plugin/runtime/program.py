@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..context import SharedContext, decode
 from ..errors import InputError, PackedCacheWarning
-from ..wording import counted, kind_of
+from ..wording import counted
 from . import _native
 from ._libraries import load_plugin_libraries
+from .data_files import FileSource, encoded_path, read_data_files
 from .packed_cache import PackedCache, packed_cache_of
 from .packed_start import PackedFileUse, start_from_disk
 from .session import Session, Threads
@@ -21,13 +22,9 @@ from .tensors import Framework, check_framework
 
 
 def load(
-    source: str
-    | os.PathLike[str]
-    | os.PathLike[bytes]
-    | bytes
-    | bytearray
-    | memoryview,
+    source: FileSource,
     *,
+    data_files: Sequence[FileSource] = (),
     tensors: Framework = None,
     types: Sequence[type] = (),
     packed_weights: bool = True,
@@ -40,6 +37,9 @@ def load(
     inputs are then positional, results are lists, and state has no names.
 
     Args:
+        data_files: Paths or bytes of the files (``.ptd``) that hold what the program
+            keeps outside of itself. As in ExecuTorch, names, types and sizes are
+            checked, values are not.
         tensors: What tensors come back as, ``"numpy"`` or ``"torch"``. By
             default torch when an input is torch (or, where an entry point takes
             no tensor, when torch has been imported), otherwise numpy.
@@ -67,15 +67,16 @@ def load(
     check_framework(tensors)
     classes = named_classes(types)
     load_plugin_libraries()
+    data = read_data_files(data_files)
     path = None
     if isinstance(source, (bytes, bytearray, memoryview)):
-        native = _native.Program.from_bytes(bytes(source), packed_weights)
+        native = _native.Program.from_bytes(bytes(source), data, packed_weights)
     else:
-        encoded = _encoded(source)
-        native = _native.Program.open(encoded, packed_weights)
+        encoded = encoded_path(source, "program")
+        native = _native.Program.open(encoded, data, packed_weights)
         path = Path(os.fsdecode(encoded))
-    data = native.context
-    context = None if data is None else decode(data)
+    record = native.context
+    context = None if record is None else decode(record)
     packed_file = None
     if cache is not None:
         packed_file, problem = start_from_disk(native, context, cache, path)
@@ -176,15 +177,3 @@ class SharedProgram:
             f"{counted(len(self._context.buffers), 'buffer')} of state, "
             f"{counted(nbytes, 'byte')}>"
         )
-
-
-def _encoded(path: object) -> bytes:
-    if not isinstance(path, (str, os.PathLike)):
-        hint = "; give its 'buffer'" if hasattr(path, "buffer") else ""
-        raise InputError(
-            f"a program is {kind_of(path)}, expected a path or bytes{hint}"
-        )
-    try:
-        return os.fsencode(path)
-    except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"{path!r:.100} is no path of a program: {error}") from error
