@@ -242,6 +242,18 @@ class Refused(Branching):
         )
         return y
 
+    def write_in_while_loop(self, x: Tensor) -> Tensor:
+        def write(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            self.h.add_(1)
+            return i + 1, y * 2
+
+        return while_loop(lambda i, y: i < 3, write, (torch.tensor(0), x))[1]
+
+    def same_in_while_loop(self, x: Tensor) -> Tensor:
+        return while_loop(
+            lambda i, y: i < 3, lambda i, y: (i + 1, y), (torch.tensor(0), x)
+        )[1]
+
     def write_in_loop(self, x: Tensor) -> Tensor:
         def write(row: Tensor) -> Tensor:
             self.g.add_(1)
@@ -259,6 +271,8 @@ class Refused(Branching):
         ("write_what_was_returned", "' writes 'h' after a branch of torch.cond return"),
         ("write_result", "' writes 'h' after .*, or writes that result, and uses the"),
         ("loop", "'loop' uses while_loop, which ExecuTorch 1.5.1 has not; use torch.c"),
+        ("write_in_while_loop", "loop' uses while_loop, which ExecuTorch 1.5.1 has no"),
+        ("same_in_while_loop", "loop' uses while_loop, which ExecuTorch 1.5.1 has not"),
         (
             "write_in_loop",
             "'write_in_loop' cannot be exported: .* all else has to be returned",

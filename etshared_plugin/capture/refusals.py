@@ -55,7 +55,16 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
                 " other results at each call; call eval() on the module first",
                 method_name=name,
             )
-    for operator in _control_flow(lifted.program.graph_module):
+    refuse_control_flow(name, lifted.program.graph_module)
+
+
+def refuse_control_flow(name: str, graph_module: fx.GraphModule) -> None:
+    """Refuse operators that ExecuTorch lacks.
+
+    Raises:
+        EntryPointError: there is one.
+    """
+    for operator in _control_flow(graph_module):
         if operator not in _LOWERED_CONTROL_FLOW:
             raise EntryPointError(
                 f"entry point '{name}' uses {operator}, which ExecuTorch 1.5.1 has not;"

@@ -9,6 +9,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from .tensor_indices import SET_ITEM, set_item
+
 _GET_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
@@ -18,7 +20,8 @@ class TensorSubstitution(TorchFunctionMode):
 
     An attribute, a list or a closure may hold a registered tensor; what stands for
     it while tracing takes its place. ``x.data`` becomes a view that tracing can see
-    writes through, and ``x.data = value`` makes ``x`` stand for ``value``.
+    writes through, ``x.data = value`` makes ``x`` stand for ``value``, and
+    ``x[i] = value`` may have a tensor without dimensions for ``i``.
 
     Args:
         stand_ins: tensors with what takes their place.
@@ -57,4 +60,6 @@ class TensorSubstitution(TorchFunctionMode):
         )
         if func == _GET_DATA:
             return args[0].detach()
+        if func == SET_ITEM:
+            return set_item(*args)
         return func(*args, **kwargs)

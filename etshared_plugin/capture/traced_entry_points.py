@@ -29,7 +29,8 @@ from ..lifted.signatures import (
     dynamic_shapes,
     leaf_names,
 )
-from .refusals import refuse_unfaithful
+from .export_failures import not_exported
+from .refusals import refuse_control_flow, refuse_unfaithful
 from .registered_tensors import Memory, MemoryMap
 from .tracing import TracedMethod, prepared
 
@@ -117,6 +118,7 @@ def _trace(
                 (state, args, kwargs),
                 dynamic_shapes=shapes and ([None] * len(state), *shapes),
             )
+        refuse_control_flow(name, program.graph_module)
         show_hidden_writes(program.graph)
         _, in_spec = pytree.tree_flatten((args, kwargs))
         assert program.call_spec.out_spec is not None
@@ -143,7 +145,7 @@ def _trace(
     except EtsharedError:
         raise
     except Exception as error:
-        raise _not_exported(name, error) from error
+        raise not_exported(name, error) from error
     in_place = _written_in_place(lifted)
     return _Traced(
         lifted,
@@ -196,22 +198,9 @@ def _functionalized(name: str, lifted: LiftedProgram) -> LiftedProgram:
     try:
         functional = functionalize(lifted)
     except Exception as error:
-        raise _not_exported(name, error) from error
+        raise not_exported(name, error) from error
     refuse_unfaithful(name, functional)
     return _name_inputs(functional)
-
-
-def _not_exported(name: str, error: Exception) -> EntryPointError:
-    reason = str(error)
-    if "Higher Order Operator: " in reason:
-        reason = (
-            "branches of torch.cond may write state in place; all else has to be"
-            " returned by branches and loops, and be written afterwards."
-            f" {reason}"
-        )
-    return EntryPointError(
-        f"entry point '{name}' cannot be exported: {reason}", method_name=name
-    )
 
 
 def _refuse_merged_state(traced: Mapping[str, _Traced]) -> None:

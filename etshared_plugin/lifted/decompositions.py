@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,38 @@ def _gelu(x: torch.Tensor, *, approximate: str = "none") -> Any:  # noqa: ANN401
     return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
 
 
+def _diagonal_scatter(
+    x: torch.Tensor,
+    diagonal: torch.Tensor,
+    offset: int = 0,
+    dim1: int = 0,
+    dim2: int = 1,
+) -> torch.Tensor:
+    """Write by indices; ExecuTorch has no operator for it."""
+    matrices = x.movedim((dim1, dim2), (0, 1))
+    steps = torch.arange(diagonal.shape[-1], device=x.device)
+    places = (steps + max(-offset, 0), steps + max(offset, 0))
+    values = diagonal.movedim(-1, 0)
+    return matrices.index_put(places, values).movedim((0, 1), (dim1, dim2))
+
+
+def _as_strided_scatter(
+    x: torch.Tensor,
+    values: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> Any:  # noqa: ANN401
+    """Write by indices into all elements in a row, if they lie so."""
+    if not x.is_contiguous() or x.dim() == 0:
+        return NotImplemented
+    places = torch.full([], storage_offset or 0, dtype=torch.int64, device=x.device)
+    for length, step in zip(size, stride, strict=True):
+        places = places[..., None] + torch.arange(length, device=x.device) * step
+    flat = x.reshape(-1).index_put((places.reshape(-1),), values.reshape(-1))
+    return flat.reshape(x.shape)
+
+
 def _is_floating(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_floating_point()
@@ -57,6 +89,8 @@ def _is_floating(value: object) -> bool:
 
 #: For ``ExportedProgram.run_decompositions``.
 FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
+    torch.ops.aten.as_strided_scatter.default: _as_strided_scatter,
+    torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
     torch.ops.aten.gelu.default: _gelu,
     torch.ops.aten.remainder.Scalar: _remainder,
     torch.ops.aten.remainder.Tensor: _remainder,

@@ -49,6 +49,7 @@ from .program_surgery import (
     user_output,
 )
 from .signatures import CallingConvention
+from .tensor_indices import index_by_tensors
 
 #: Name of an input that only keeps a program from having none.
 _ANCHOR = "etshared_anchor"
@@ -167,6 +168,7 @@ def _drop_copies(graph: fx.Graph) -> None:
 def functionalize(lifted: LiftedProgram) -> LiftedProgram:
     """Remove in-place operators and copies; drop outputs that equal their input."""
     program = lifted.program.run_decompositions(FAITHFUL_DECOMPOSITIONS)
+    index_by_tensors(program.graph)
     _drop_copies(program.graph)
     old_values = replace(lifted, program=program).state_placeholders()
     results = outputs_of(program)

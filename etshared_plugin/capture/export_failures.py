@@ -1,0 +1,66 @@
+"""What torch.export cannot trace, said in terms of the entry point."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from ..errors import EntryPointError
+
+_TORCH = Path(torch.__file__).parent
+_PACKAGE = Path(__file__).parent.parent
+
+
+def not_exported(name: str, error: Exception) -> EntryPointError:
+    """Make the error for an entry point that torch cannot export; it is the cause."""
+    causes = list(_causes(error))
+    reason = str(error) or type(error).__name__
+    if any(_passed_through(one, "while_loop.py") for one in causes):
+        return EntryPointError(
+            f"entry point '{name}' uses while_loop, which ExecuTorch 1.5.1 has not; use"
+            " torch.cond, or call the entry point repeatedly",
+            method_name=name,
+        )
+    if "unbacked symbols" in reason or any(
+        isinstance(one, GuardOnDataDependentSymNode) for one in causes
+    ):
+        return EntryPointError(
+            f"entry point '{name}' uses the value of a tensor as a Python number"
+            f"{_place(error)}, in a branch, a loop, a size or an index, and the program"
+            " would keep the value it had at export; use torch.cond or torch.where, or"
+            " index with a tensor of one dimension",
+            method_name=name,
+        )
+    if "Higher Order Operator: " in reason:
+        reason = (
+            "branches of torch.cond may write state in place; all else has to be"
+            " returned by branches and loops, and be written afterwards."
+            f" {reason}"
+        )
+    return EntryPointError(
+        f"entry point '{name}' cannot be exported: {reason}", method_name=name
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _passed_through(error: BaseException, file_name: str) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(Path(frame.filename).name == file_name for frame in frames)
+
+
+def _place(error: BaseException) -> str:
+    """Say which line of the user's code an error comes from, if one is known."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.exists() and not {_TORCH, _PACKAGE} & set(path.parents):
+            return f" ({path.name}, line {frame.lineno})"
+    return ""

@@ -1,0 +1,93 @@
+"""State written along diagonals, through `as_strided`, and where a tensor says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from eager_comparison import assert_equals_eager, call
+from executorch.exir.backend.partitioner import Partitioner
+from torch import Tensor, nn
+
+from etshared_plugin import EntryPoint, export
+from etshared_plugin.errors import EntryPointError
+
+Partitioners = Sequence[Partitioner]
+
+X = torch.tensor([[1.0, 2.0, -3.0, 0.5]])
+
+
+class Indexed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("square", torch.arange(16.0).reshape(4, 4))
+        self.register_buffer("m", torch.arange(48.0).reshape(4, 3, 4))
+        self.register_buffer("row", torch.tensor(1))
+
+    def diagonals(self, x: Tensor) -> Tensor:
+        self.square.diagonal().fill_(2.5)
+        self.square.diagonal(1)[:2].mul_(2).add_(x[0, :2])
+        self.square.diagonal(-2).copy_(x[0, 2:])
+        self.m.diagonal(1, 0, 2).add_(x[0, :3])
+        return self.square * 2
+
+    def scattered(self, x: Tensor) -> Tensor:
+        self.square = torch.diagonal_scatter(self.square, x[0])
+        self.square = torch.diagonal_scatter(self.square, x[0, :3], 1, 1, 0)
+        self.square.as_strided((2, 2), (5, 2), 1).copy_(x[0, :2] + 1)
+        return self.square.diagonal() + 1
+
+    def filled(self, x: Tensor) -> Tensor:
+        self.square.fill_diagonal_(3.0)
+        self.m[:, :, 0].fill_diagonal_(2.0)
+        self.m.view(12, 4).fill_diagonal_(1.5, wrap=True)
+        self.m.view(-1)[:27].view(3, 3, 3).fill_diagonal_(4.0)
+        return self.m * x
+
+    def rows(self, x: Tensor) -> Tensor:
+        i = self.row
+        self.m[i] = 2.5
+        self.m[i - 3, ..., 2] = x[0, :3]
+        self.m[..., i, 1:3] = x[:, :2]
+        self.m[2, i] = x
+        self.m[1:, 1, i.int()] = x[0, :3].double()
+        self.m[:, None, i] = x
+        self.square[i, i] = 7
+        self.m[i].add_(x)
+        self.row = (i + 1) % 3
+        return self.m + self.m[i, 0] + self.m[:, :1, i.item(), None]
+
+
+def test_state_is_written_where_indices_say(partitioner: Partitioners) -> None:
+    model = Indexed()
+    names = ["diagonals", "rows", "filled", "scattered"]
+    assert_equals_eager(
+        model,
+        {name: EntryPoint(getattr(model, name), (X,)) for name in names},
+        [call(name, step * X) for step in (1, -2, 3) for name in names],
+        partitioner,
+    )
+
+
+class Unexportable(Indexed):
+    def python_branch(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.row.add_(1)
+        return x
+
+    def python_loop(self, x: Tensor) -> Tensor:
+        while x.sum() < 10:
+            x = x * 2
+        return x
+
+    def python_size(self, x: Tensor) -> Tensor:
+        return x[:, : int(self.row)] + self.m[0, 0, : int(x.sum())]
+
+
+@pytest.mark.parametrize("name", ["python_branch", "python_loop", "python_size"])
+def test_values_that_python_reads_are_refused(name: str) -> None:
+    model = Unexportable()
+    message = f"'{name}' uses the value of a tensor as a Python number.*; use torch.con"
+    with pytest.raises(EntryPointError, match=message):
+        export(model, {name: EntryPoint(getattr(model, name), (X,))})
