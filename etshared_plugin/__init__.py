@@ -16,8 +16,8 @@ from .errors import EtsharedError
 
 if TYPE_CHECKING:
     from .backends.xnnpack_partitioner import SharedXnnpackPartitioner
-    from .capture.bound_state import Bind
-    from .capture.entry_points import EntryPoint, ExportedEntryPoints, export
+    from .capture.declarations import Bind, EntryPoint
+    from .capture.entry_points import ExportedEntryPoints, export
     from .lowering.edge_manager import SharedEdgeProgramManager
     from .lowering.edge_transform import to_edge_transform_and_lower
     from .lowering.partitioner import SharedStatePartitioner
@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Bind": "capture.bound_state",
-    "EntryPoint": "capture.entry_points",
+    "Bind": "capture.declarations",
+    "EntryPoint": "capture.declarations",
     "ExportedEntryPoints": "capture.entry_points",
     "PackedCache": "runtime",
     "Session": "runtime",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,33 +14,9 @@ from torch.utils import _pytree as pytree
 from ..errors import EntryPointError, StateError
 from ..lifted.signatures import bind
 from ..state import tensor_kind
+from .declarations import Bind, EntryPoint
 from .nested_values import NoPartError, part, without_parts
 from .registered_tensors import RegisteredTensor, registered_tensors
-
-if TYPE_CHECKING:
-    from .entry_points import EntryPoint
-
-
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """Which argument and which result of a method are one piece of state.
-
-    Both may be nested containers of tensors: each tensor then is state of its own,
-    named after the bind and its place in them, such as ``cache.0.k``. The example
-    argument holds the initial values.
-
-    Args:
-        input: position or name of the argument that takes the old value; None for
-            a method that does not look at it.
-        output: where in the result the new value is: an index, key or field, or a
-            tuple of them that leads there, ``()`` for the whole result; None for a
-            method that leaves the state as it is. A tuple of which one element is
-            left is returned as that element; a field of a named tuple or of another
-            class is returned as None.
-    """
-
-    input: int | str | None = None
-    output: int | str | tuple[int | str, ...] | None = None
 
 
 class BoundState:

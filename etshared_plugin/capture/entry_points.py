@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 from torch.export import ExportedProgram
 
-from ..errors import EntryPointError
 from ..lifted.lifted_state import keep
 from ..lifted.restored_state import restore
-from ..lifted.signatures import check_names
 from ..state import SharedState, select_state, with_groups
 from .arguments import check_root
-from .bound_state import Bind, BoundState
+from .bound_state import BoundState
+from .declarations import EntryPoint, check_entry_points
 from .registered_tensors import MemoryMap, refuse_hidden_views
 from .traced_entry_points import trace
-
-
-@dataclass(frozen=True, slots=True)
-class EntryPoint:
-    """A method to export, with example inputs.
-
-    Args:
-        fn: a bound method of the root or of one of its submodules, a
-            `functools.partial` of one, or a function. A function that takes one
-            more positional argument than ``args`` gives gets the root as its
-            first.
-        args: example positional inputs, as for `torch.export.export`.
-        kwargs: example keyword inputs.
-        dynamic_shapes: as for `torch.export.export`, by the names of the
-            function's own arguments.
-        binds: state that the function takes and returns, by name: it is shared, and
-            no input or output of the entry point.
-    """
-
-    fn: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] | None = None
-    dynamic_shapes: Any = None
-    binds: Mapping[str, Bind] | None = None
 
 
 class ExportedEntryPoints(dict[str, ExportedProgram]):
@@ -56,42 +29,6 @@ class ExportedEntryPoints(dict[str, ExportedProgram]):
     ) -> None:
         super().__init__(programs)
         self.state = state
-
-
-def check_entry_points(entry_points: Mapping[str, EntryPoint]) -> None:
-    """Refuse what is no declaration of entry points.
-
-    Raises:
-        EntryPointError: it is not.
-    """
-    if not isinstance(entry_points, Mapping):
-        raise EntryPointError(
-            f"entry_points is a {type(entry_points).__name__}, expected a dict of"
-            " EntryPoints by name"
-        )
-    if not entry_points:
-        raise EntryPointError("there is no entry point to export")
-    check_names(entry_points)
-    for name, one in entry_points.items():
-        if not isinstance(one, EntryPoint):
-            raise EntryPointError(
-                f"entry point '{name}' is a {type(one).__name__}, expected an"
-                f" EntryPoint; write EntryPoint(model.{name}, (x,))",
-                method_name=name,
-            )
-        if not isinstance(one.args, (tuple, list)):
-            raise EntryPointError(
-                f"entry point '{name}': args are a {type(one.args).__name__}, expected"
-                " a tuple; write (x,)",
-                method_name=name,
-            )
-        for key, bound in (one.binds or {}).items():
-            if not isinstance(bound, Bind):
-                raise EntryPointError(
-                    f"entry point '{name}': bind '{key}' is a {type(bound).__name__},"
-                    " expected a Bind",
-                    method_name=name,
-                )
 
 
 def export(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -29,13 +28,11 @@ from ..lifted.signatures import (
     dynamic_shapes,
     leaf_names,
 )
+from .declarations import EntryPoint
 from .export_failures import not_exported
 from .refusals import refuse_control_flow, refuse_unfaithful
 from .registered_tensors import Memory, MemoryMap
 from .tracing import TracedMethod, prepared
-
-if TYPE_CHECKING:
-    from .entry_points import EntryPoint
 
 
 def trace(

@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 
 from ..capture.bound_state import BoundState
 from ..capture.calls import AnyCall, call_of, is_reset
-from ..capture.entry_points import EntryPoint, export
+from ..capture.declarations import EntryPoint
+from ..capture.entry_points import export
 from ..errors import EtsharedError
 from ..lowering.edge_transform import Partitioners, to_edge_transform_and_lower
 from ..runtime import Session, SharedProgram, load

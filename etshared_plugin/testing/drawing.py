@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.calls import Call
-from ..capture.entry_points import EntryPoint
+from ..capture.declarations import EntryPoint
 from ..context import EntryPointRecord
 from ..errors import InputError
 from ..lifted.signatures import bind

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from ..capture.arguments import check_root
 from ..capture.bound_state import BoundState
 from ..capture.calls import AnyCall, Call, call_of, is_reset
-from ..capture.entry_points import EntryPoint, check_entry_points
+from ..capture.declarations import EntryPoint, check_entry_points
 from ..lifted.signatures import bind
 
 
