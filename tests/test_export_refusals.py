@@ -98,7 +98,7 @@ def _other_module() -> EntryPoint:
     ("make", "message"),
     [
         (_other_module, "'f' belongs to a Faulty that is not part of the root Linear"),
-        (lambda: EntryPoint(3), "'f' is a int, expected a method"),
+        (lambda: EntryPoint(3), "'f' is an instance of int, expected a method"),
         (lambda: EntryPoint(lambda root, x, y: x, (1,)), "do not fit its signature"),
     ],
 )
