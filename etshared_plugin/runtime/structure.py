@@ -23,7 +23,7 @@ def flatten(
     Tuples and lists stand for each other, mappings for instances of classes.
 
     Args:
-        place: How messages call the entry point, for example ``method 'f'``.
+        place: How messages call the entry point, for example ``entry point 'f'``.
         name: How they call the value, for example ``x[0]``.
 
     Raises:
