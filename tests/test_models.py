@@ -38,6 +38,11 @@ MODELS: list[tuple[Callable[[], ModelCase], str]] = [
         "layers.0.attention.kv_cache.k_cache layers.0.attention.kv_cache.v_cache",
     ),
     (
+        llama_example.build_custom_operators,
+        "layers.0.attention.kv_cache.k_cache layers.0.attention.kv_cache.v_cache"
+        " layers.1.attention.kv_cache.k_cache layers.1.attention.kv_cache.v_cache",
+    ),
+    (
         encoder_decoder.build,
         "decoder.blocks.0.attn.k_cache decoder.blocks.0.attn.v_cache"
         " decoder.blocks.0.cross_attn.k_cache decoder.blocks.0.cross_attn.v_cache"
@@ -75,6 +80,14 @@ MODELS: list[tuple[Callable[[], ModelCase], str]] = [
 
 #: Further ones of ExecuTorch's examples.
 EXAMPLES: list[tuple[Callable[[], ModelCase], str]] = [
+    (
+        llama_example.build_quantized_cache,
+        " ".join(
+            f"layers.0.attention.kv_cache.{one}_cache{part}"
+            for one in "kv"
+            for part in ("", "_scales", "_zero_points")
+        ),
+    ),
     (
         llama_example.build_hybrid,
         "layers.0.conv.conv_state"

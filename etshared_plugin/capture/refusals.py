@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from executorch.exir.operator.convert import to_out_variant
 from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..errors import EntryPointError, StateError
 from ..lifted.control_flow import control_flow_nodes
+from ..lifted.graph_surgery import is_mutating, wrapped_operator
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import inputs_of, outputs_of
 from ..lifted.signatures import leaf_names
@@ -56,6 +58,7 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
                 method_name=name,
             )
     refuse_control_flow(name, lifted.program.graph_module)
+    _refuse_operators(name, lifted.program.graph_module)
 
 
 def refuse_control_flow(name: str, graph_module: fx.GraphModule) -> None:
@@ -71,6 +74,38 @@ def refuse_control_flow(name: str, graph_module: fx.GraphModule) -> None:
                 " use torch.cond, or call the entry point repeatedly",
                 method_name=name,
             )
+
+
+def _refuse_operators(name: str, graph_module: fx.GraphModule) -> None:
+    """Refuse mutating operators that ExecuTorch cannot call where they are."""
+    for module in graph_module.modules():
+        if not isinstance(module, fx.GraphModule):
+            continue
+        for node in filter(is_mutating, module.graph.nodes):
+            target = wrapped_operator(node)
+            operator = target._schema.name
+            what = (
+                f"entry point '{name}' calls operator '{operator}', which writes into"
+            )
+            if module is not graph_module:
+                raise EntryPointError(
+                    f"{what} its argument, in a branch of torch.cond or a loop, where"
+                    " ExecuTorch 1.5.1 cannot; call it outside",
+                    method_name=name,
+                )
+            if not _has_out_variant(target):
+                raise EntryPointError(
+                    f"{what} its argument and has no out variant that ExecuTorch could"
+                    f" call; register '{operator}.out', and a kernel for it",
+                    method_name=name,
+                )
+
+
+def _has_out_variant(target: torch._ops.OpOverload) -> bool:
+    try:
+        return bool(to_out_variant(target))
+    except (AssertionError, RuntimeError):
+        return False
 
 
 def _drops_at_random(node: fx.Node) -> bool:

@@ -20,6 +20,7 @@ from ..lifted.graph_surgery import (
 )
 from ..lifted.hidden_writes import show_hidden_writes
 from ..lifted.lifted_state import LiftedProgram, functionalize
+from ..lifted.mutating_operators import write_views_apart
 from ..lifted.program_surgery import assemble, inputs_of, outputs_of
 from ..lifted.signatures import (
     CallingConvention,
@@ -117,6 +118,7 @@ def _trace(
             )
         refuse_control_flow(name, program.graph_module)
         show_hidden_writes(program.graph)
+        write_views_apart(program.graph)
         _, in_spec = pytree.tree_flatten((args, kwargs))
         assert program.call_spec.out_spec is not None
         out_spec = program.call_spec.out_spec.child(1)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from executorch.exir.delegate import executorch_call_delegate
 from torch import fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
@@ -42,7 +43,7 @@ def control_flow_nodes(graph: fx.Graph) -> list[fx.Node]:
         node
         for node in graph.nodes
         if isinstance(node.target, torch._ops.HigherOrderOperator)
-        and node.target is not executorch_call_delegate
+        and node.target not in (executorch_call_delegate, auto_functionalized_v2)
     ]
 
 

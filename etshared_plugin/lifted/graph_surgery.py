@@ -10,6 +10,7 @@ import torch
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 
 _aten = torch.ops.aten
 
@@ -25,6 +26,9 @@ _IDENTITIES = frozenset(
 
 #: Copies that ExecuTorch 1.5.1 turns into views of their argument's memory.
 _VIEWS_AFTER_PLANNING = frozenset({"aten::view_copy", "aten::_unsafe_view"})
+
+#: Where the wrapper of a mutating operator has what the operator writes.
+BASES = "_all_bases"
 
 
 def rename_placeholder(node: fx.Node, name: str, taken: set[str]) -> None:
@@ -74,7 +78,9 @@ def aliased_inputs(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
         yield node.all_input_nodes[0], False
     elif isinstance(node.target, torch._ops.OpOverload):
         arguments = node.target._schema.arguments
-        for argument, value in zip(arguments, node.args, strict=False):
+        given = dict(zip((a.name for a in arguments), node.args, strict=False))
+        for argument in arguments:
+            value = given.get(argument.name, node.kwargs.get(argument.name))
             if argument.alias_info is not None:
                 inputs: list[fx.Node] = []
                 fx.map_arg(value, inputs.append)
@@ -132,16 +138,52 @@ def use_contiguous_value(node: fx.Node) -> None:
         value.replace_all_uses_with(node, delete_user_cb=lambda user: user is not node)
 
 
+def is_mutating(node: fx.Node) -> bool:
+    """Tell whether a node of a functional graph is a wrapped operator."""
+    return node.target is auto_functionalized_v2
+
+
+def wrapped_operator(node: fx.Node) -> torch._ops.OpOverload:
+    target = node.args[0]
+    assert isinstance(target, torch._ops.OpOverload)
+    return target
+
+
+def old_value(node: fx.Node) -> fx.Node | None:
+    """Return what an operator wrote ``node`` over, if it is what one wrote."""
+    if node.target is not operator.getitem:
+        return None
+    call, position = node.args
+    if not isinstance(call, fx.Node) or not is_mutating(call):
+        return None
+    assert isinstance(position, int)
+    # A wrapped operator without results returns None before what it wrote.
+    first = max(1, len(wrapped_operator(call)._schema.returns))
+    return written_values(call)[position - first] if position >= first else None
+
+
+def written_values(call: fx.Node) -> list[fx.Node]:
+    """Return the old values of what a wrapped operator writes."""
+    bases = call.kwargs[BASES]
+    assert isinstance(bases, list | tuple)
+    return [base for base in bases if isinstance(base, fx.Node)]
+
+
 def aliased_placeholder(value: object) -> fx.Node | None:
     """Return the placeholder whose memory ``value`` may lie in, if there is one."""
     while isinstance(value, fx.Node) and value.op != "placeholder":
-        if not (_is_view(value) or value.target is operator.getitem):
+        old = old_value(value)
+        if old is not None:
+            value = old
+            continue
+        if not (is_view(value) or value.target is operator.getitem):
             return None
         value = value.args[0] if value.args else None
     return value if isinstance(value, fx.Node) else None
 
 
-def _is_view(node: fx.Node) -> bool:
+def is_view(node: fx.Node) -> bool:
+    """Tell whether a value lies in its argument's memory, after planning at least."""
     target = node.target
     if isinstance(target, EdgeOpOverload):
         target = target._op

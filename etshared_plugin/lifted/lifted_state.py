@@ -34,6 +34,7 @@ from .graph_surgery import (
     use_contiguous_value,
 )
 from .hidden_writes import show_hidden_writes
+from .mutating_operators import write_views_apart
 from .program_surgery import (
     Inputs,
     Outputs,
@@ -107,6 +108,7 @@ def lift(
     graph, nodes = copy_graph(program)
     attributes = copied_attributes(program.graph_module)
     show_hidden_writes(graph)
+    write_views_apart(graph)
     names = {
         nodes[old]: str(spec.target)
         for old, spec in inputs_of(program)

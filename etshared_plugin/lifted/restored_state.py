@@ -24,6 +24,7 @@ from .graph_surgery import (
     rename_placeholder,
 )
 from .lifted_state import LiftedProgram
+from .mutating_operators import keep_old_values, memory_of
 from .program_surgery import (
     Inputs,
     Outputs,
@@ -56,6 +57,9 @@ def restore(
     result_dtypes: tuple[torch.dtype | None, ...] = ()
     if exported is not None:
         lifted = replace(lifted, program=keep_results(lifted.program))
+        placeholders = lifted.state_placeholders()
+        overwritten = {placeholders[f] for f in lifted.outputs if f in placeholders}
+        lifted = replace(lifted, program=keep_old_values(lifted.program, overwritten))
         result_dtypes = exported.result_dtypes()
         _allow_least_sizes(lifted.program, exported.program.range_constraints)
     program = lifted.program
@@ -78,6 +82,7 @@ def restore(
             rename_placeholder(node, node.name, taken)
             kept.append((node, spec))
     overwritten = {node for node, s in state if s.target in set(lifted.outputs)}
+    state_nodes = {str(s.target): node for node, s in state}
     buffers = {n for n, s in [*state, *kept] if s.kind is InputKind.BUFFER}
     outputs: Outputs = []
     written: set[fx.Node] = set()
@@ -88,7 +93,11 @@ def restore(
             # The writes happen one after another at the very end: they must not
             # read what an earlier one wrote. 1.5.1 drops a write whose value is
             # a buffer itself, and torch wants a value of its own for each.
-            if aliased_placeholder(value) in buffers or value in written:
+            own = state_nodes.get(lifted.outputs[position])
+            is_in_place = own is not None and memory_of(value) is own is not value
+            if value in written or (
+                aliased_placeholder(value) in buffers and not is_in_place
+            ):
                 value = insert_clone(program, graph, value)
             written.add(value)
             fqn = lifted.outputs[position]

@@ -11,6 +11,14 @@ from executorch.examples.models.llama.llama_transformer import (
     construct_transformer,
 )
 from executorch.examples.models.llama.model_args import ModelArgs
+from executorch.examples.models.llama.source_transformation.custom_kv_cache import (
+    replace_kv_cache_with_custom_kv_cache,
+    replace_kv_cache_with_quantized_kv_cache,
+)
+from executorch.examples.models.llama.source_transformation.sdpa import (
+    replace_sdpa_with_custom_op,
+)
+from torch import nn
 from torch.export import Dim
 
 from etshared_plugin import EntryPoint
@@ -39,8 +47,24 @@ def _transformer(**options: Any) -> Transformer:  # noqa: ANN401
 
 def build() -> ModelCase:
     """Prompts of any length, whose first position is an input."""
-    model = _transformer(n_layers=1, enable_dynamic_shape=True)
+    return _prompted(_transformer(n_layers=1, enable_dynamic_shape=True))
 
+
+def build_custom_operators() -> ModelCase:
+    """Attention and caches in operators of ExecuTorch's own, as its recipes have."""
+    model = _transformer(n_layers=2, enable_dynamic_shape=True)
+    replace_sdpa_with_custom_op(model)
+    return _prompted(replace_kv_cache_with_custom_kv_cache(model))
+
+
+def build_quantized_cache() -> ModelCase:
+    """The same with a cache of eight bits."""
+    model = _transformer(n_layers=1, enable_dynamic_shape=True)
+    replace_sdpa_with_custom_op(model)
+    return _prompted(replace_kv_cache_with_quantized_kv_cache(model))
+
+
+def _prompted(model: nn.Module) -> ModelCase:
     def inputs(length: int, start: int, generator: random.Random) -> tuple[Any, ...]:
         tokens = torch.tensor([[generator.randrange(48) for _ in range(length)]])
         return tokens, {"input_pos": torch.tensor([start])}
