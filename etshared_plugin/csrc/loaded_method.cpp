@@ -74,14 +74,6 @@ Status check_external_constants(
   return success();
 }
 
-size_t nbytes_of(const TensorView& view) {
-  size_t nbytes = et::elementSize(view.scalar_type);
-  for (const int64_t size : view.sizes) {
-    nbytes *= static_cast<size_t>(size);
-  }
-  return nbytes;
-}
-
 /// Whether kernels can work on the caller's memory itself.
 bool is_usable_in_place(const TensorView& view, const ValueInfo& info) {
   const auto address = reinterpret_cast<uintptr_t>(view.data);
@@ -167,21 +159,25 @@ Status LoadedMethod::set_inputs(const std::vector<InputValue>& inputs) {
         // An EValue of a string points to an ArrayRef that it does not own.
         executorch::aten::ArrayRef<char> text(
             info.string_value.data(), info.string_value.size());
-        const auto error = method_->set_input(et::EValue(&text), i);
-        if (error != et::Error::Ok) {
-          return failed(concat("set ", info.label).c_str(), error);
-        }
+        ETSHARED_RETURN_IF_FAILED(set_value(i, et::EValue(&text)));
         continue;
       }
       default:
         break;
     }
-    const auto error = method_->set_input(value, i);
-    if (error != et::Error::Ok) {
-      return failed(concat("set ", info.label).c_str(), error);
-    }
+    ETSHARED_RETURN_IF_FAILED(set_value(i, value));
   }
   return give_memory_to_outputs();
+}
+
+Status LoadedMethod::set_value(size_t index, const et::EValue& value) {
+  const FailureReason reason;
+  const auto error = method_->set_input(value, index);
+  if (error == et::Error::Ok) {
+    return success();
+  }
+  const std::string action = concat("set ", plan_.inputs[index].label);
+  return failed(action.c_str(), error, reason.text());
 }
 
 Status LoadedMethod::set_tensor(size_t index, const TensorView& view) {
@@ -208,11 +204,7 @@ Status LoadedMethod::set_tensor(size_t index, const TensorView& view) {
       data,
       dim_order.data(),
       strides.data());
-  const auto error = method_->set_input(et::EValue(Tensor(&impl)), index);
-  if (error != et::Error::Ok) {
-    return failed(concat("set ", info.label).c_str(), error);
-  }
-  return success();
+  return set_value(index, et::EValue(Tensor(&impl)));
 }
 
 Status LoadedMethod::give_memory_to_outputs() {

@@ -42,6 +42,7 @@ class LoadedMethod {
         memory_manager_(allocator, arenas),
         options_(std::move(options)) {}
 
+  Status set_value(size_t index, const et::EValue& value);
   Status set_tensor(size_t index, const TensorView& view);
   Status give_memory_to_outputs();
   Outcome<OutputValue> take_tensor(size_t index);

@@ -41,6 +41,14 @@ void copy_dims(
 
 } // namespace
 
+size_t nbytes_of(const TensorView& view) {
+  size_t nbytes = et::elementSize(view.scalar_type);
+  for (const int64_t size : view.sizes) {
+    nbytes *= static_cast<size_t>(size);
+  }
+  return nbytes;
+}
+
 std::vector<int64_t> strides_of(
     const std::vector<int64_t>& sizes,
     const std::vector<uint8_t>& dim_order) {

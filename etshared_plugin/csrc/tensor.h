@@ -36,6 +36,8 @@ using InputValue =
 using OutputValue =
     std::variant<None, bool, int64_t, double, std::string, OwnedTensor>;
 
+size_t nbytes_of(const TensorView& view);
+
 /// Strides of a tensor that fills its memory in the given order.
 std::vector<int64_t> strides_of(
     const std::vector<int64_t>& sizes,
