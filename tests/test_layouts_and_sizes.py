@@ -78,6 +78,92 @@ def test_layouts_make_no_difference(
     assert weight.is_contiguous(memory_format=model_format)
 
 
+class Mobile(nn.Module):
+    """Blocks of mobile networks: many dimensions of size one, constants, state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(
+            nn.Conv2d(3, 8, 1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU6(),
+            nn.Conv2d(8, 8, 3, 2, 1, groups=8, bias=False),
+            nn.BatchNorm2d(8),
+        )
+        self.squeeze = nn.Conv2d(8, 1, 1)
+        self.excite = nn.Conv2d(1, 8, 1)
+        self.up = nn.ConvTranspose2d(8, 4, 2, 2)
+        self.register_buffer("shift", torch.randn(1, 8, 1, 1))
+        self.register_buffer("border", torch.randn(1, 8, 1, 4))
+        self.register_buffer("past", torch.randn(1, 8, 4, 4))
+
+    def encode(self, x: Tensor) -> Tensor:
+        y = self.block(x)
+        pooled = nn.functional.adaptive_avg_pool2d(y, 1)
+        y = y * torch.sigmoid(self.excite(torch.relu(self.squeeze(pooled))))
+        self.past = 0.5 * self.past + y + self.shift
+        return torch.cat([self.past, self.border], 2)
+
+    def decode(self) -> tuple[Tensor, Tensor]:
+        shuffled = nn.functional.pixel_shuffle(self.past, 2)
+        return self.up(self.past), shuffled.flatten(1)
+
+    def scale(self, x: Tensor) -> Tensor:
+        self.shift.mul_(x.mean((1, 2, 3), keepdim=True))
+        return self.shift
+
+
+@pytest.mark.parametrize("input_format", [torch.channels_last, torch.contiguous_format])
+def test_dimensions_of_size_one_have_one_layout(
+    partitioner: Partitioners, input_format: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    model = Mobile().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(1, 3, 8, 8).to(memory_format=input_format)
+    gray = torch.randn(1, 1, 3, 3).to(memory_format=input_format)
+    assert_equals_eager(
+        model,
+        {
+            "encode": EntryPoint(model.encode, (x,)),
+            "decode": EntryPoint(model.decode),
+            "scale": EntryPoint(model.scale, (gray,)),
+        },
+        [call("encode", x), call("decode"), call("scale", gray), call("encode", -x)],
+        partitioner,
+    )
+
+
+class Volume(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm3d(2)
+        self.register_buffer("past", torch.randn(1, 2, 3, 4, 5))
+        self.register_buffer("fixed", torch.randn(1, 2, 1, 4, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.past = torch.cat([self.past[:, :, 1:], self.norm(x)[:, :, :1]], 2)
+        return torch.cat([self.past, self.fixed], 2).permute(0, 2, 3, 4, 1)
+
+    def smooth(self, x: Tensor) -> Tensor:
+        self.past.lerp_(x, 0.25)
+        return self.past.mean((2, 3, 4), keepdim=True) * x[:, :, :1, :1, :1]
+
+
+def test_volumes_may_be_channels_last(partitioner: Partitioners) -> None:
+    torch.manual_seed(0)
+    model = Volume().eval().to(memory_format=torch.channels_last_3d)
+    x = torch.randn(1, 2, 3, 4, 5).to(memory_format=torch.channels_last_3d)
+    assert_equals_eager(
+        model,
+        {
+            "forward": EntryPoint(model.forward, (x,)),
+            "smooth": EntryPoint(model.smooth, (x,)),
+        },
+        [call("forward", x), call("smooth", x), call("forward", -x)],
+        partitioner,
+    )
+
+
 class Window(nn.Module):
     """A cache of which a call writes or drops as many rows as its input has."""
 
