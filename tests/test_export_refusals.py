@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from etshared_plugin import EntryPoint, export
-from etshared_plugin.errors import EntryPointError, StateError
+from etshared_plugin import EntryPoint, export, to_edge_transform_and_lower
+from etshared_plugin.errors import EntryPointError, LoweringError, StateError
 
 
 class Faulty(nn.Module):
@@ -146,3 +146,21 @@ def test_strides_that_a_program_has_otherwise_are_refused() -> None:
 def test_no_entry_point_is_an_error() -> None:
     with pytest.raises(EntryPointError, match="there is no entry point to export"):
         export(nn.Linear(2, 2), {})
+
+
+class Volumes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(2, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+def test_convolutions_of_volumes_are_refused() -> None:
+    model = Volumes().eval()
+    x = torch.ones(1, 2, 4, 4, 4)
+    exported = export(model, {"forward": EntryPoint(model.forward, (x,))})
+    edge = to_edge_transform_and_lower(exported)
+    with pytest.raises(LoweringError, match="'forward' has a convolution of volumes"):
+        edge.to_executorch()

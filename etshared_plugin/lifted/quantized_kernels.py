@@ -1,16 +1,19 @@
-"""Operators of quantization that no delegate has taken."""
+"""Operators that no delegate has taken: kernels for them, or none."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
 
+from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import fx
 from torch.export import ExportedProgram
 
 from ..errors import LoweringError
 from .control_flow import attributes_of
+
+_CONVOLUTION = exir_ops.edge.aten.convolution.default
 
 
 def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> None:
@@ -33,6 +36,13 @@ def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> Non
                 " partitioner takes and ExecuTorch 1.5.1 has no kernel for; quantize"
                 " in a way that the backend computes with (XNNPACK: dynamic 8-bit"
                 " activations with 4- or 8-bit weights), or leave the layer as it is",
+                method_name=method_name,
+            )
+        elif target is _CONVOLUTION and node.meta["val"].dim() > 4:
+            raise LoweringError(
+                f"entry point '{method_name}' has a convolution of volumes, which"
+                " ExecuTorch 1.5.1 has no kernel for; compute it as the sum of"
+                " two-dimensional convolutions of its slices",
                 method_name=method_name,
             )
 
