@@ -162,7 +162,7 @@ def test_the_stub_is_what_the_module_offers(tmp_path: Path) -> None:
 
 
 def test_the_table_of_kernel_signatures_is_up_to_date() -> None:
-    script = _ROOT / "etshared_plugin" / "csrc" / "kernel_signatures.py"
+    script = _ROOT / "etshared_plugin" / "csrc" / "program" / "kernel_signatures.py"
     subprocess.run([sys.executable, "-W", "ignore", script, "--check"], check=True)
 
 
