@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections import OrderedDict
 from typing import Any
 
 import eager_comparison  # noqa: F401  (makes exporting quicker)
@@ -198,6 +199,18 @@ def test_another_structure_differs() -> None:
     )
     with pytest.raises(MismatchError, match="structures differ"):
         assert_program_matches(_program(), outcomes)
+
+
+def test_dicts_of_every_kind_match_the_dicts_that_sessions_return() -> None:
+    class Named(nn.Module):
+        def forward(self, x: Tensor) -> tuple[OrderedDict[str, Any], Tensor]:
+            return OrderedDict(b=x + 1, a=[OrderedDict(c=x * 2)]), x - 1
+
+    model, x = Named(), torch.ones(2)
+    entry_points = {"forward": EntryPoint(model.forward, (x,))}
+    program = assert_matches_eager(model, entry_points, [call("forward", x)])
+    named, _ = program.session().forward(x)
+    assert type(named) is dict and list(named) == ["b", "a"]
 
 
 def test_calls_of_what_is_no_entry_point_are_refused() -> None:
