@@ -122,8 +122,30 @@ class Quantized(nn.Module):
     def shared(self, x: Tensor) -> list[Tensor]:
         return [self.conv(x), self.conv(x.abs()), x.permute(0, 2, 3, 1) + 1, x * 2]
 
+    def shifted(self, x: Tensor) -> Tensor:
+        return self.conv(x) + x.abs().mean()
+
     def beside_linear(self, x: Tensor) -> list[Tensor]:
         return [self.conv(x), self.linear(x)]
+
+
+def test_numbers_that_are_computed_and_quantized_are_left_to_kernels() -> None:
+    model = Quantized().eval()
+    exported = etshared.export(model, {"shifted": EntryPoint(model.shifted, (_X,))})
+    quantized = etshared.quantize(
+        exported, quantizer("per tensor"), [("shifted", (_X,))]
+    )
+    edge = etshared.to_edge_transform_and_lower(
+        quantized, partitioner=[XnnpackPartitioner()]
+    )
+    data = bytes(edge.to_executorch().buffer)
+    outcomes = exported_outcomes(quantized, [call("shifted", _X)])
+    # Both are on one grid; XNNPACK rounds halves in another way.
+    step = float(outcomes[0].result.abs().max()) / 127
+    assert_program_matches(
+        etshared.load(data, tensors="torch"), outcomes, atol=1.01 * step
+    )
+    assert_stock_runtime_matches(data, outcomes, atol=1.01 * step)
 
 
 def test_dynamically_quantized_convolutions_are_delegated_apart() -> None:

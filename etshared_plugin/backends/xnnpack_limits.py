@@ -18,7 +18,11 @@ from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass impor
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
     XnnpackPartitioner,
 )
-from executorch.backends.xnnpack.utils.quant_utils import is_dynamic_qdq
+from executorch.backends.xnnpack.utils.quant_utils import (
+    is_dequant,
+    is_dynamic_qdq,
+    is_quant,
+)
 from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import (
     generate_grouped_partitions_from_list_of_nodes,
 )
@@ -84,7 +88,7 @@ def _limited_config(target: str, config: Any) -> Any:  # noqa: ANN401
     limit = _LIMITS.get(target)
 
     def check_constraints(node: fx.Node, program: ExportedProgram) -> bool:
-        is_within = _has_few_dimensions(node) and (limit is None or limit(node))
+        is_within = _has_usual_dimensions(node) and (limit is None or limit(node))
         return is_within and constraints(node, program)
 
     limited.check_constraints = check_constraints
@@ -148,16 +152,18 @@ def _dynamic_quantization(dequantized: object) -> list[fx.Node]:
     return [dequantized, quantized, *parameters, *parameters[0].all_input_nodes]
 
 
-def _has_few_dimensions(node: fx.Node) -> bool:
+def _has_usual_dimensions(node: fx.Node) -> bool:
+    """Tell whether tensors have one to six dimensions, or none and no scale."""
     # Views around a product are part of the linear layer that it comes from.
     near = {node, *node.all_input_nodes, *node.users}
     near |= {source for one in node.all_input_nodes for source in one.all_input_nodes}
-    values = [one.meta.get("val") for one in near]
-    return all(
-        value.dim() <= _MOST_DIMENSIONS
-        for value in values
-        if isinstance(value, torch.Tensor)
-    )
+    for one in near:
+        value = one.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            is_quantized = is_quant(one) or is_dequant(one)
+            if not is_quantized <= value.dim() <= _MOST_DIMENSIONS:
+                return False
+    return True
 
 
 def _is_of_images(node: fx.Node) -> bool:
