@@ -200,6 +200,35 @@ def test_branches_return_what_they_were_given(partitioner: Partitioners) -> None
     assert_calls_equal_eager(Aliases(), names, partitioner)
 
 
+class Operands(nn.Module):
+    """Operands that are one tensor, or were two before one was copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.ones(1, 4))
+        self.register_buffer("g", torch.arange(4.0)[None])
+
+    def copied(self, x: Tensor) -> Tensor:
+        self.g.copy_(self.h)
+
+        def take(x: Tensor) -> Tensor:
+            self.h.copy_(2 * self.g)
+            return self.h.clamp(-4, 4) + x
+
+        return torch.cond(x.sum() > 0, lambda x: x * self.h, take, (x,))
+
+    def views(self, x: Tensor) -> Tensor:
+        y = x + self.g
+        views = (y, y.view(2, 2).view(1, 4))
+        z = torch.cond(x.sum() > 0, lambda a, b: a * b, lambda a, b: a - b, views)
+        self.h.add_(z)
+        return z
+
+
+def test_operands_may_be_one_tensor(partitioner: Partitioners) -> None:
+    assert_calls_equal_eager(Operands(), ["copied", "views"], partitioner)
+
+
 class Refused(Branching):
     def assign(self, x: Tensor) -> Tensor:
         def take(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Results of branches that lie in the memory of what the branch was given."""
+"""Branches' results and operands that lie in one memory."""
 
 from __future__ import annotations
 
@@ -47,6 +47,28 @@ def own_results(branch: fx.Graph, aliases: Aliases) -> set[fx.Node]:
         taken |= memory
     output.args = (tuple(results),)
     return inputs
+
+
+def own_operands(node: fx.Node) -> None:
+    """Let each operand of a control-flow operator have memory of its own.
+
+    torch takes branches for aliasing where two operands are one tensor, or views of
+    one. The graph is changed in place.
+    """
+    owners = memory_owners(node.graph)
+    taken: set[fx.Node] = set()
+
+    def own(operand: fx.Node) -> fx.Node:
+        if operand.op == "get_attr" or not _is_tensor(operand):
+            return operand
+        memory = owners[operand]
+        if memory & taken:
+            with node.graph.inserting_before(node):
+                return insert_call(node.graph, torch.ops.aten.clone.default, operand)
+        taken.update(memory)
+        return operand
+
+    node.args = fx.map_arg(node.args, own)
 
 
 def refuse_writes_to_aliases(

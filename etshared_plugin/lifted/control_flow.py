@@ -14,7 +14,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from ..errors import EntryPointError
-from .branch_results import Aliases, own_results, refuse_writes_to_aliases
+from .branch_results import (
+    Aliases,
+    own_operands,
+    own_results,
+    refuse_writes_to_aliases,
+)
 from .graph_surgery import (
     insert_call,
     memory_owners,
@@ -120,6 +125,7 @@ def take_writes_out(
             for body in _branches(node, attributes):
                 own_results(body.graph, {})
                 body.recompile()
+            own_operands(node)
             continue
         owners = memory_owners(graph)
         operands = _operands(node)
@@ -157,6 +163,7 @@ def take_writes_out(
                         method_name=method_name,
                         fqn=fqn,
                     )
+        own_operands(node)
         if written:
             copies = _return_new_values(graph, node, branches, sorted(written))
             own_writes |= dict.fromkeys(copies, node)
@@ -239,6 +246,28 @@ def separate_constants(program: ExportedProgram) -> ExportedProgram:
         outputs_of(program),
         state_dict=state_dict,
     )
+
+
+def separate_operands(program: ExportedProgram) -> ExportedProgram:
+    """Clone what is an operand of one control-flow operator twice.
+
+    Functional programs have no clones, so that two of state may have become one. The
+    program is not changed.
+    """
+    if not control_flow_nodes(program.graph):
+        return program
+    graph, nodes = copy_graph(program)
+    attributes = copied_attributes(program.graph_module)
+    _separate_operands(graph, attributes)
+    return assemble_copy(program, graph, nodes, attributes)
+
+
+def _separate_operands(graph: fx.Graph, attributes: Attributes) -> None:
+    for node in control_flow_nodes(graph):
+        own_operands(node)
+        for branch in _branches(node, attributes):
+            _separate_operands(branch.graph, attributes_of(branch))
+            branch.recompile()
 
 
 def keep_results(program: ExportedProgram) -> ExportedProgram:

@@ -15,7 +15,7 @@ from ..capture.arguments import programs_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.plain_programs import lift_declared, lift_plain_programs
 from ..errors import EntryPointError, PartitionError, StateError
-from ..lifted.control_flow import separate_constants
+from ..lifted.control_flow import separate_constants, separate_operands
 from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
@@ -110,7 +110,9 @@ def to_edge_transform_and_lower(
 
 def _lowerable(lifted: LiftedProgram) -> LiftedProgram:
     lifted = use_live_statistics(use_contiguous_layouts(lifted))
-    return anchor(replace(lifted, program=separate_constants(lifted.program)))
+    return anchor(
+        replace(lifted, program=separate_constants(separate_operands(lifted.program)))
+    )
 
 
 def _by_method(
