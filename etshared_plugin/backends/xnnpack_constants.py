@@ -52,9 +52,7 @@ class ConstantsApartPartitioner(SharedStatePartitioner):
         super().__init__(within_limits(inner), state, method_name=method_name)
 
     def transform_for_pre_decomposition(self, ep: ExportedProgram) -> ExportedProgram:
-        transformed = super().transform_for_pre_decomposition(ep)
-        separate_dynamic_inputs(transformed)
-        return transformed
+        return separate_dynamic_inputs(super().transform_for_pre_decomposition(ep))
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         result = super().partition(exported_program)

@@ -55,16 +55,30 @@ def within_limits(partitioner: Partitioner) -> Partitioner:
     return limited
 
 
-def separate_dynamic_inputs(program: ExportedProgram) -> None:
+def separate_dynamic_inputs(program: ExportedProgram) -> ExportedProgram:
     """Let each convolution quantize its own input, where that is dynamic.
 
-    Called before decomposition; results stay as they are to the bit.
+    Called before decomposition; results stay as they are to the bit. The program
+    is not changed.
     """
-    for node in list(program.graph.nodes):
-        if node.op == "call_function" and str(node.target).startswith("aten.conv"):
-            chain = _dynamic_quantization(node.args[0])
-            if not all(user in {node, *chain} for one in chain for user in one.users):
-                _copy_for(node, chain)
+    if not any(_shared_quantization(node) for node in program.graph.nodes):
+        return program
+    separated: ExportedProgram = program.run_decompositions({})
+    for node in list(separated.graph.nodes):
+        chain = _shared_quantization(node)
+        if chain:
+            _copy_for(node, chain)
+    separated.graph_module.recompile()
+    return separated
+
+
+def _shared_quantization(node: fx.Node) -> list[fx.Node]:
+    """Return what quantizes a convolution's input, if something else uses it."""
+    if node.op != "call_function" or not str(node.target).startswith("aten.conv"):
+        return []
+    chain = _dynamic_quantization(node.args[0])
+    users = {user for one in chain for user in one.users}
+    return chain if users - {node, *chain} else []
 
 
 def _copy_for(user: fx.Node, chain: list[fx.Node]) -> None:
