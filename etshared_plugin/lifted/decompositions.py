@@ -11,8 +11,12 @@ import torch
 
 def _remainder(dividend: Any, divisor: Any) -> Any:  # noqa: ANN401
     """Take the sign of the divisor, as Python does; the kernel's is that of C."""
-    if _is_floating(dividend) or _is_floating(divisor):
+    dtype = torch.result_type(dividend, divisor)
+    if not isinstance(dividend, torch.Tensor):
+        return torch.remainder(torch.full((), dividend, dtype=dtype), divisor)
+    if dtype.is_floating_point:
         return NotImplemented
+    dividend = dividend.to(dtype)
     return dividend - torch.div(dividend, divisor, rounding_mode="floor") * divisor
 
 
@@ -81,18 +85,13 @@ def _as_strided_scatter(
     return flat.reshape(x.shape)
 
 
-def _is_floating(value: object) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.is_floating_point()
-    return isinstance(value, float | torch.SymFloat)
-
-
 #: For ``ExportedProgram.run_decompositions``.
 FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
     torch.ops.aten.as_strided_scatter.default: _as_strided_scatter,
     torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
     torch.ops.aten.gelu.default: _gelu,
     torch.ops.aten.remainder.Scalar: _remainder,
+    torch.ops.aten.remainder.Scalar_Tensor: _remainder,
     torch.ops.aten.remainder.Tensor: _remainder,
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
 }

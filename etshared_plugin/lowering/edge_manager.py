@@ -32,6 +32,7 @@ from ..lifted.quantized_kernels import prepare_quantized_kernels
 from ..lifted.restored_state import restore
 from ..plugins import plugin_manager
 from ..state import SharedState
+from .faithful_kernels import with_faithful_kernels
 from .memory_planning import (
     MemoryPlanner,
     MethodPlanningPass,
@@ -153,6 +154,10 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
                 name: replace(one, program=_folded(one.program))
                 for name, one in lifted.items()
             }
+        lifted = {
+            name: replace(one, program=with_faithful_kernels(one.program))
+            for name, one in lifted.items()
+        }
         initial_values = {f: buffer.initial_value for f, buffer in self._state.items()}
         edge = copy.copy(self)
         edge._edge_programs = {

@@ -1,0 +1,188 @@
+"""Operators whose stock kernels do not do as eager, and families that do."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from eager_comparison import lower
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackPartitioner,
+)
+from torch import nn
+from torch.nn import functional as F
+
+import etshared_plugin as etshared
+
+_generator = torch.Generator().manual_seed(5)
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_HALF = (torch.float16, torch.bfloat16)
+
+#: What a result may be off, as a part of the largest one.
+_TOLERANCES = {
+    torch.float64: 1e-13,
+    torch.float32: 5e-6,
+    torch.float16: 4e-3,
+    torch.bfloat16: 8e-3,
+}
+
+
+@dataclass(frozen=True)
+class _Case:
+    compute: Callable[..., Any]
+    inputs: Sequence[torch.Tensor]
+
+
+def _positive(*sizes: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.rand(*sizes, generator=_generator, dtype=torch.float64).to(dtype)
+
+
+def _extremes(dtype: torch.dtype) -> torch.Tensor:
+    limits = torch.iinfo(dtype)
+    values = [limits.max, limits.max - 1, limits.min, limits.min + 1, 0, 1, 7, 100]
+    values += [-1, -7, -100] if limits.min else [128, 200, 255]
+    return torch.tensor(values, dtype=dtype)
+
+
+_SPECIAL = torch.tensor(
+    [math.nan, math.inf, -math.inf, 0.0, -0.5, 0.5, 1.5, -2.5, 3.75, -7.25]
+)
+_DIVISORS = torch.tensor([3, -2, 7, 5, -9, 1, 2, -3, 4, 2, 9])
+
+
+def _cases() -> dict[str, _Case]:
+    cases: dict[str, _Case] = {}
+
+    def add(name: str, compute: Callable[..., Any], *inputs: torch.Tensor) -> None:
+        dtype = str(inputs[0].dtype).removeprefix("torch.")
+        cases[f"{name}-{dtype}"] = _Case(compute, inputs)
+
+    for dtype in _INTEGERS:
+        x = _extremes(dtype)
+        add("powers", lambda x: (x**2, x**3, x.square()), x)
+        add("whole", lambda x: (x.ceil(), x.floor(), x.trunc(), x.round()), x)
+        add("sum", lambda x: (x.sum(0), x.sum(0, keepdim=True), x.sum()), x)
+        add("divided", lambda x: (x // 7, x % 7, x.fmod(7)), x)
+        add("truncated", lambda x: torch.div(x, 7, rounding_mode="trunc"), x)
+        add("compared", lambda x: (x > 9, x.amax(), x.argmax(), x.maximum(x // 2)), x)
+        add("wrapped", lambda x: (x + x, x * 3, -x, x.cumsum(0)), x)
+    x, divisors = _extremes(torch.int64), _DIVISORS
+    add("by tensors", lambda x, y: (x % y, x // y, x.fmod(y)), x, divisors)
+    add("negative", lambda x: (x.fmod(-7), x % -7, x // -7, 100 % x), divisors)
+    add(
+        "truncated by tensors",
+        lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+        x,
+        divisors,
+    )
+    add("of one bit", lambda x: (x % 2, x.fmod(2)), torch.tensor([True, False]))
+    wide = _positive(3, 700)
+    add("sums", lambda x: (x.sum(1), x.sum(0, keepdim=True), x.sum((0, 1))), wide)
+    add("of sums", lambda x: (x.nansum(1), x.logsumexp(1), x @ x[0]), wide)
+    add("log_softmax", lambda x: (x.log_softmax(1), x.log_softmax(0)), wide)
+    add("remainders", lambda x: (x % 0.3, x % -0.3, x % x.flip(1)), wide)
+    add("counted", lambda x: (x > 0.5).double().sum(1), wide)
+    for dtype in (*_HALF, torch.float32, torch.float64):
+        special = _SPECIAL.to(dtype)
+        add("sign", lambda x: (x.sign(), x.sgn()), special)
+        # In what is left over of its vectors eager uses C's pow.
+        add("roots", lambda x: (x**0.5, x**-0.5), special.repeat(16))
+        add("remainder", lambda x: (x % 2, x % -0.75, x.fmod(2)), special)
+        add("rounded", lambda x: (x.round(), x.trunc(), x.floor()), special)
+        add(
+            "chosen",
+            lambda x: (x.relu(), x.clamp(-1, 2), x.amax(), x.argmax(), x == x),
+            special[1:],  # XNNPACK makes other values of NaN.
+        )
+        rows, matrix = _positive(3, 700, dtype=dtype), _positive(5, 700, dtype=dtype)
+        add("linear", F.linear, rows, matrix, matrix[:, 0])
+        scaled = functools.partial(torch.addmm, beta=0.5, alpha=2)
+        add(
+            "addmm", lambda b, x, w, f=scaled: f(b, x, w.t()), rows[0, :5], rows, matrix
+        )
+        add("layer_norm", lambda x: F.layer_norm(x, (700,)), rows)
+        add(
+            "affine",
+            lambda x, w: F.layer_norm(x, (700,), w[0], w[1]),
+            rows,
+            matrix,
+        )
+        add("moments", lambda x: (x.mean(1), x.var(1), x.var(), x.std(0)), rows)
+        add("cumsum", lambda x: x.cumsum(1), rows)
+        add("softmax", lambda x: (x.softmax(1), x.logsumexp(1)), rows)
+        places = torch.zeros(3, 700, dtype=torch.int64)
+        add("scatter_add", lambda x, i: x.scatter_add(1, i, x), rows, places)
+        image = _positive(1, 40, 6, 6, dtype=dtype)
+        kernel = _positive(4, 40, 3, 3, dtype=dtype)
+        add("conv2d", lambda x, w: F.conv2d(x, w, padding=1), image, kernel)
+        add("conv1d", lambda x, w: F.conv1d(x[:, :, 0], w[..., 0]), image, kernel)
+        add(
+            "transposed",
+            lambda x, w: F.conv_transpose2d(x[:, :4], w, stride=2),
+            image,
+            kernel,
+        )
+        add("avg_pool", lambda x: F.avg_pool2d(x, 6), image)
+        add("group_norm", lambda x: F.group_norm(x, 4, x[0, :, 0, 0]), image)
+        scalar = rows[0, 0]
+        add("0-dim", lambda x: (x.sum(0), x.cumsum(0), x.log_softmax(0)), scalar)
+        empty = rows[:0]
+        add("empty", lambda x: (x.amax(1), x.sum(1), x.sum(0), x.t() @ x), empty)
+        add("half", lambda x: x.cumsum(0, dtype=torch.float16), rows)
+    return cases
+
+
+_CASES = _cases()
+
+
+class _Kernels(nn.Module):
+    def forward(self, *inputs: torch.Tensor) -> list[Any]:
+        values = iter(inputs)
+        return [
+            one.compute(*(next(values) for _ in one.inputs)) for one in _CASES.values()
+        ]
+
+
+@functools.cache
+def _results(with_xnnpack: bool) -> dict[str, Any]:
+    model = _Kernels()
+    inputs = tuple(one.clone() for case in _CASES.values() for one in case.inputs)
+    entry_points = {"forward": etshared.EntryPoint(model.forward, inputs)}
+    partitioner = [XnnpackPartitioner()] if with_xnnpack else []
+    data = lower(model, entry_points, partitioner)
+    session = etshared.load(data, tensors="torch").session()
+    return dict(zip(_CASES, session.forward(*inputs), strict=True))
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_kernels_are_as_eager(name: str) -> None:
+    _assert_same(_results(False)[name], name)
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_kernels_beside_delegates_are_as_eager(name: str) -> None:
+    _assert_same(_results(True)[name], name)
+
+
+def _assert_same(found: Any, name: str) -> None:  # noqa: ANN401
+    case = _CASES[name]
+    expected = case.compute(*case.inputs)
+    pairs = (
+        zip(found, expected, strict=True)
+        if isinstance(expected, tuple)
+        else [(found, expected)]
+    )
+    for actual, wanted in pairs:
+        scale = 0.0
+        if wanted.is_floating_point() and wanted.numel():
+            finite = wanted.nan_to_num(0, 0, 0).abs().max().item()
+            scale = _TOLERANCES[wanted.dtype] * max(finite, 1e-3)
+        torch.testing.assert_close(
+            actual, wanted, rtol=0, atol=scale, equal_nan=True, check_dtype=True
+        )
