@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from eager_comparison import lower
+from eager_comparison import assert_equals_eager, call, lower
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
     XnnpackPartitioner,
 )
@@ -186,3 +186,38 @@ def _assert_same(found: Any, name: str) -> None:  # noqa: ANN401
         torch.testing.assert_close(
             actual, wanted, rtol=0, atol=scale, equal_nan=True, check_dtype=True
         )
+
+
+class _Tally(nn.Module):
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3, dtype=torch.int64))
+        self.proj = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += x.sum(0)
+        chosen: torch.Tensor = torch.cond(
+            x[0, 0] > 0,
+            lambda x: x.double().sum(1, keepdim=True) ** 0.5,
+            lambda x: x.double().mean(1, keepdim=True),
+            (x,),
+        )
+        return chosen + self.proj(x.float() / 2**41).double()
+
+
+@pytest.mark.parametrize("partitioner", [[], [XnnpackPartitioner()]])
+def test_kernels_in_branches_and_of_dynamic_size_are_as_eager(
+    partitioner: list[XnnpackPartitioner],
+) -> None:
+    model = _Tally().eval()
+    x = torch.randint(0, 2**40, (4, 3), generator=_generator)
+    rows = torch.export.Dim("rows", min=2, max=9)
+    entry_points = {
+        "forward": etshared.EntryPoint(
+            model.forward, (x,), dynamic_shapes={"x": {0: rows}}
+        )
+    }
+    calls = [call("forward", one) for one in (x, x[:2], -x, x.repeat(2, 1))]
+    assert_equals_eager(model, entry_points, calls, partitioner)
