@@ -18,6 +18,7 @@ import etshared_plugin as etshared
 from etshared_plugin import EntryPoint
 from etshared_plugin.backends.xnnpack import SharedXnnpackPartitioner
 from etshared_plugin.testing import (
+    assert_matches_eager,
     assert_program_matches,
     assert_stock_runtime_matches,
     exported_outcomes,
@@ -189,4 +190,17 @@ def test_only_linear_layers_may_have_weights_from_outside() -> None:
         {"forward": EntryPoint(model.forward, (_X,))},
         [call("forward", _X)],
         [partitioner],
+    )
+
+
+def test_only_products_are_delegated_in_bfloat16() -> None:
+    model = Biased().eval().bfloat16()
+    x = _X.bfloat16()
+    assert_matches_eager(
+        model,
+        {"forward": EntryPoint(model.forward, (x,))},
+        [call("forward", x)],
+        partitioner=[XnnpackPartitioner(enable_bf16=True)],
+        rtol=0.05,
+        atol=0.05,
     )

@@ -34,6 +34,9 @@ from torch.fx.passes.infra.partitioner import Partition
 
 _aten = exir_ops.edge.aten
 
+#: The partitioner's names of what XNNPACK has for bfloat16 too.
+_PRODUCTS = ("addmm.default", "linear.default", "mm.default")
+
 #: ``XNN_MAX_TENSOR_DIMS``.
 _MOST_DIMENSIONS = 6
 
@@ -102,8 +105,12 @@ def _limited_config(target: str, config: Any) -> Any:  # noqa: ANN401
     limit = _LIMITS.get(target)
 
     def check_constraints(node: fx.Node, program: ExportedProgram) -> bool:
-        is_within = _has_usual_dimensions(node) and (limit is None or limit(node))
-        return is_within and constraints(node, program)
+        return (
+            _has_usual_dimensions(node)
+            and (target in _PRODUCTS or not _has_bfloat16(node))
+            and (limit is None or limit(node))
+            and constraints(node, program)
+        )
 
     limited.check_constraints = check_constraints
     return limited
@@ -178,6 +185,11 @@ def _has_usual_dimensions(node: fx.Node) -> bool:
             if not is_quantized <= value.dim() <= _MOST_DIMENSIONS:
                 return False
     return True
+
+
+def _has_bfloat16(node: fx.Node) -> bool:
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    return any(getattr(value, "dtype", None) == torch.bfloat16 for value in values)
 
 
 def _is_of_images(node: fx.Node) -> bool:
