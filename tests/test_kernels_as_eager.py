@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import etshared_plugin as etshared
+from etshared_plugin.errors import LoweringError
 
 _generator = torch.Generator().manual_seed(5)
 
@@ -71,6 +72,7 @@ def _cases() -> dict[str, _Case]:
         add("divided", lambda x: (x // 7, x % 7, x.fmod(7)), x)
         add("truncated", lambda x: torch.div(x, 7, rounding_mode="trunc"), x)
         add("compared", lambda x: (x > 9, x.amax(), x.argmax(), x.maximum(x // 2)), x)
+        add("shifted", lambda x: (x << 1, x >> 2, x << 7, x >> 7, x << 70, x >> 70), x)
         add("wrapped", lambda x: (x + x, x * 3, -x, x.cumsum(0)), x)
     x, divisors = _extremes(torch.int64), _DIVISORS
     add("by tensors", lambda x, y: (x % y, x // y, x.fmod(y)), x, divisors)
@@ -221,3 +223,35 @@ def test_kernels_in_branches_and_of_dynamic_size_are_as_eager(
     }
     calls = [call("forward", one) for one in (x, x[:2], -x, x.repeat(2, 1))]
     assert_equals_eager(model, entry_points, calls, partitioner)
+
+
+class _Refused(nn.Module):
+    def right(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def inverse(self, x: torch.Tensor) -> torch.Tensor:
+        inverse: torch.Tensor = torch.linalg.inv(x)
+        return inverse
+
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, x.half(), x.bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("inverse", r"uses aten\.linalg_inv_ex\.default, for which .* has no kernel"),
+        ("mixed", r"uses aten\.where\.self, on tensors of several dtypes; bring"),
+    ],
+)
+def test_operators_that_are_refused_are_named(name: str, message: str) -> None:
+    model, x = _Refused(), torch.eye(3)
+    entry_points = {
+        one: etshared.EntryPoint(getattr(model, one), (x,)) for one in ("right", name)
+    }
+    exported = etshared.export(model, entry_points)
+    with pytest.raises(
+        LoweringError, match=f"entry point '{name}' {message}"
+    ) as raised:
+        etshared.to_edge_transform_and_lower(exported)
+    assert raised.value.method_name == name

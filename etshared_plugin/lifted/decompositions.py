@@ -85,6 +85,24 @@ def _as_strided_scatter(
     return flat.reshape(x.shape)
 
 
+def _shifted_left(x: torch.Tensor, places: int) -> Any:  # noqa: ANN401
+    """Multiply, which wraps around alike; there is no kernel that shifts."""
+    limits = torch.iinfo(x.dtype)
+    if places < 0 or places >= limits.bits:
+        return torch.zeros_like(x)
+    factor = 1 << places
+    return x * (factor if factor <= limits.max else factor - (1 << limits.bits))
+
+
+def _shifted_right(x: torch.Tensor, places: int) -> Any:  # noqa: ANN401
+    """Divide, rounding down."""
+    limits = torch.iinfo(x.dtype)
+    divisor = 1 << places if 0 <= places < limits.bits else limits.max + 1
+    if divisor > limits.max:
+        return -(x < 0).to(x.dtype) if limits.min else torch.zeros_like(x)
+    return torch.div(x, divisor, rounding_mode="floor")
+
+
 #: For ``ExportedProgram.run_decompositions``.
 FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
     torch.ops.aten.as_strided_scatter.default: _as_strided_scatter,
@@ -93,5 +111,9 @@ FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
     torch.ops.aten.remainder.Scalar: _remainder,
     torch.ops.aten.remainder.Scalar_Tensor: _remainder,
     torch.ops.aten.remainder.Tensor: _remainder,
+    torch.ops.aten.__lshift__.Scalar: _shifted_left,
+    torch.ops.aten.__rshift__.Scalar: _shifted_right,
+    torch.ops.aten.bitwise_left_shift.Tensor_Scalar: _shifted_left,
+    torch.ops.aten.bitwise_right_shift.Tensor_Scalar: _shifted_right,
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
 }

@@ -23,6 +23,7 @@ from ..state import RESET_STATE, initial_values_program, with_groups
 from ..wording import kind_of
 from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
 from .list_results import keep_dynamic_sizes
+from .operator_errors import named_operators
 from .typed_scalars import typed_scalars
 
 OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
@@ -95,7 +96,11 @@ def to_edge_transform_and_lower(
         name: [wrap_partitioner(one, name, lifted) for one in several]
         for name, several in _by_method(partitioner, programs).items()
     }
-    with lowering_errors("lower the entry points"), typed_scalars():
+    with (
+        lowering_errors("lower the entry points"),
+        named_operators(lifted),
+        typed_scalars(),
+    ):
         manager = exir.to_edge_transform_and_lower(
             {name: program.program for name, program in lifted.items()},
             transform_passes,
