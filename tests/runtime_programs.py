@@ -278,6 +278,21 @@ def identity(planned: bool) -> bytes:
     ).buffer
 
 
+class Indexing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("indices", torch.tensor([2, 0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[self.indices]
+
+
+@functools.cache
+def indexing() -> bytes:
+    """A stock program whose constant is used in a list of optional tensors only."""
+    return _stock(Indexing(), {"forward": (torch.ones(3, 2),)}).buffer
+
+
 @functools.cache
 def unplanned_state() -> bytes:
     """A program whose state has no memory at all."""

@@ -19,6 +19,12 @@ from eager_comparison import (
 )
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import ExecutorchBackendConfig
+from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize.data_serializer import DataPayload
+from executorch.exir.passes.external_constants_pass import (
+    delegate_external_constants_pass_unlifted,
+)
+from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
 from runtime_programs import recurrent
 from torch import Tensor, fx, nn
 
@@ -111,6 +117,77 @@ def test_sequences_of_calls_give_what_eager_gives(
     assert_program_matches(from_bytes, outcomes)
     assert_stock_runtime_matches(program.read_bytes(), outcomes, data_path=data)
     assert not verify_program(program)
+
+
+def write_for_delegates(directory: Path, seed: int) -> Files:
+    """Write a program of which XNNPACK has one weight inside and one outside."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.inside, self.outside = nn.Linear(8, 8), nn.Linear(8, 8)
+            torch.manual_seed(seed)
+            nn.init.normal_(self.outside.weight)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.outside(torch.relu(self.inside(x)))
+
+    example = (torch.ones(1, 8),)
+    tagged = torch.export.export(Layers(), example).module()
+    delegate_external_constants_pass_unlifted(
+        tagged,
+        gen_tag_fn=lambda node: "outside" if "outside" in str(node.target) else None,
+    )
+    edge = etshared.to_edge_transform_and_lower(
+        torch.export.export(tagged, example), partitioner=[XnnpackPartitioner()]
+    )
+    program = edge.to_executorch()
+    directory.mkdir()
+    program.save(str(directory / "program.pte"))
+    program.write_tensor_data_to_file(str(directory))
+    (data,) = directory.glob("*.ptd")
+    np.save(directory / "expected.npy", Layers()(*example).detach().numpy())
+    return directory / "program.pte", data
+
+
+def with_buffers(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    serializer = FlatTensorSerializer()
+    payload = serializer.deserialize(Cord(data))
+    buffers = [change(bytes(one)) for one in payload.buffers]
+    return bytes(serializer.serialize(DataPayload(buffers, payload.named_data)))
+
+
+def test_weights_of_delegates_outside_are_packed_from_the_file_given(
+    tmp_path: Path,
+) -> None:
+    program, data = write_for_delegates(tmp_path / "a", 1)
+    x = np.ones((1, 8), np.float32)
+    negative = tmp_path / "negative.ptd"
+    negative.write_bytes(
+        with_buffers(
+            data.read_bytes(), lambda one: (-np.frombuffer(one, np.float32)).tobytes()
+        )
+    )
+    results = []
+    for one in (data, negative, data):
+        loaded = etshared.load(program, data_files=[one], packed_cache=tmp_path / "c")
+        results.append(loaded.session().forward(x))
+        assert "lie in a data file" in str(loaded.stats().entry_points[0].not_shared)
+    expected = np.load(program.parent / "expected.npy")
+    np.testing.assert_allclose(results[0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(results[0], results[2])
+    assert not np.allclose(results[0], results[1], atol=0.1)
+    assert not verify_program(program)
+
+
+def test_data_of_delegates_have_the_recorded_size(tmp_path: Path) -> None:
+    program, data = write_for_delegates(tmp_path / "a", 1)
+    short = with_buffers(data.read_bytes(), lambda one: one[:16])
+    with pytest.raises(ProgramFormatError, match="holds 16 bytes for '.*', of which"):
+        etshared.load(program, data_files=[short])
+    with pytest.raises(InputError, match="needs the constant"):
+        etshared.load(program).session().forward(np.ones((1, 8), np.float32))
 
 
 def test_packed_weights_are_shared_beside_a_data_file(tmp_path: Path) -> None:

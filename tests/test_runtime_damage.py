@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runtime_programs as programs
-from program_builders import stock_program
+from executorch.exir._serialize._program import PTEFile
+from executorch.exir.schema import OptionalTensorList
+from program_builders import edited, stock_program
 from runtime_programs import Backend
 
 import etshared_plugin as etshared
@@ -188,6 +190,23 @@ def test_state_without_memory_is_refused_instead_of_crashing() -> None:
     session = etshared.load(programs.unplanned_state()).session()
     with pytest.raises(RuntimeFailure, match="for which no memory is planned; export"):
         session.forward(np.ones((1, 4), np.float32))
+
+
+def test_indices_without_memory_are_refused_instead_of_crashing() -> None:
+    def lose_memory(file: PTEFile) -> None:
+        (plan,) = file.program.execution_plan
+        values = [value.val for value in plan.values]
+        (indices,) = (one for one in values if isinstance(one, OptionalTensorList))
+        tensor = values[indices.items[0]]
+        tensor.data_buffer_idx, tensor.allocation_info = 0, None
+
+    data = programs.indexing()
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    (rows,) = etshared.load(data).session().forward(x)
+    np.testing.assert_array_equal(rows, x[[2, 0]])
+    session = etshared.load(edited(data, lose_memory)).session()
+    with pytest.raises(RuntimeFailure, match="for which no memory is planned; export"):
+        session.forward(x)
 
 
 def test_a_missing_kernel_is_named() -> None:

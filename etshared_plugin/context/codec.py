@@ -66,6 +66,7 @@ _SCALARS: dict[tuple[str, str], type[IntEnum] | type[bool]] = {
     ("Buffer", "initial_value"): InitialValue,
     ("Arena", "kind"): ArenaKind,
     ("Weight", "scalar_type"): ScalarType,
+    ("Weight", "external"): bool,
 }
 
 _BYTES = {"digest", "payload_digest", "payload"}

@@ -158,6 +158,7 @@ class Weight:
     quantization: str = ""
     delegates: tuple[int, ...] = ()
     entry_points: tuple[int, ...] = ()
+    external: bool = False
 
 
 @dataclass(frozen=True, slots=True)

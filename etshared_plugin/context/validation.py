@@ -254,3 +254,5 @@ def _check_weight(place: str, weight: Weight) -> None:
     check_names(f"{place}: fqns", weight.fqns)
     check_text(place, weight.quantization)
     check_ascending(f"{place}: entry points", weight.entry_points)
+    if weight.external and not (weight.keys and weight.delegates):
+        raise ContextFormatError(f"{place}: external, but without key or delegate")

@@ -50,6 +50,8 @@ def weight_problems(context: SharedContext, program: PteFile) -> Iterator[Proble
     """Yield weights that are missing from the program or damaged."""
     digests: dict[str, set[bytes]] = {}
     for weight in context.weights:
+        if weight.external:
+            continue
         place = _weight(weight)
         for key in weight.keys:
             if key not in program.named_data_segments:

@@ -49,7 +49,7 @@ def weights_stored_twice(context: SharedContext, program: PteFile) -> list[Store
     of_delegates = [
         weight
         for weight in context.weights
-        if weight.keys and once.isdisjoint(weight.keys)
+        if weight.keys and not weight.external and once.isdisjoint(weight.keys)
     ]
     for digest, in_kernels in of_kernels.items():
         in_delegates = [

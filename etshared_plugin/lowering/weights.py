@@ -29,6 +29,7 @@ class _Uses:
     fqns: set[str] = field(default_factory=set)
     delegates: set[int] = field(default_factory=set)
     entry_points: set[int] = field(default_factory=set)
+    external: bool = False
 
 
 class WeightTable:
@@ -40,6 +41,9 @@ class WeightTable:
 
     def __init__(self, named_data: NamedDataStore) -> None:
         self._stored = named_data.get_named_data_store_output()
+        self._entries = dict(self._stored.pte_data)
+        for entries in self._stored.external_data.values():
+            self._entries.update(entries)
         self._uses: dict[str, _Uses] = {}
 
     def add_delegate(
@@ -48,13 +52,14 @@ class WeightTable:
         description: DelegateDescription,
         delegate: int,
     ) -> None:
-        """Add what a delegate keeps in the program's named data."""
+        """Add what a delegate keeps in the program's named data, or in data files."""
         own = lowered_module.named_data_store_output
         if own is None:
             return
         described = {constant.key: constant for constant in description.constants}
-        for key in own.pte_data:
-            data = self._stored.buffers[self._stored.pte_data[key].buffer_index]
+        outside = {key for keys in own.external_data.values() for key in keys}
+        for key in (*own.pte_data, *outside):
+            data = self._stored.buffers[self._entries[key].buffer_index]
             constant = described.get(key) or DelegateConstant(
                 key, ScalarType.BYTE, (len(data),)
             )
@@ -62,6 +67,7 @@ class WeightTable:
             uses.keys.add(key)
             uses.fqns.update(constant.fqns)
             uses.delegates.add(delegate)
+            uses.external = key in outside
 
     def add_kernels(
         self,
@@ -102,6 +108,7 @@ class WeightTable:
                 uses.constant.quantization,
                 tuple(sorted(uses.delegates)),
                 tuple(sorted(uses.entry_points)),
+                uses.external,
             )
             for identity, uses in sorted(self._uses.items())
         )

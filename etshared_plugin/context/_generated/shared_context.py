@@ -1096,8 +1096,15 @@ class Weight(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(22))
         return o == 0
 
+    # Weight
+    def External(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(24))
+        if o != 0:
+            return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
+        return False
+
 def WeightStart(builder):
-    builder.StartObject(10)
+    builder.StartObject(11)
 
 def WeightAddIdentity(builder, identity):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(identity), 0)
@@ -1146,6 +1153,9 @@ def WeightAddEntryPoints(builder, entryPoints):
 
 def WeightStartEntryPointsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
+
+def WeightAddExternal(builder, external):
+    builder.PrependBoolSlot(10, external, 0)
 
 def WeightEnd(builder):
     return builder.EndObject()
@@ -1776,7 +1786,7 @@ TABLES = {
     'EntryPoint': [('name', 'string'), ('generated', 1), ('arguments', ['Argument']), ('result', 'Structure'), ('buffers', ['BufferUse']), ('delegates', [4]), ('activation_nbytes', 8), ('inputs', ['InputSizes'])],
     'Buffer': [('fqn', 'string'), ('aliases', ['string']), ('scalar_type', 1), ('sizes', [4]), ('dim_order', [1]), ('mem_id', 4), ('offset', 8), ('nbytes', 8), ('initial_value', 1), ('group', 'string')],
     'Arena': [('mem_id', 4), ('nbytes', 8), ('alignment', 4), ('kind', 1)],
-    'Weight': [('identity', 'string'), ('digest', [1]), ('keys', ['string']), ('fqns', ['string']), ('nbytes', 8), ('scalar_type', 1), ('sizes', [4]), ('quantization', 'string'), ('delegates', [4]), ('entry_points', [4])],
+    'Weight': [('identity', 'string'), ('digest', [1]), ('keys', ['string']), ('fqns', ['string']), ('nbytes', 8), ('scalar_type', 1), ('sizes', [4]), ('quantization', 'string'), ('delegates', [4]), ('entry_points', [4]), ('external', 1)],
     'OperatorCount': [('name', 'string'), ('count', 4)],
     'BackendOption': [('key', 'string'), ('value', 'string')],
     'Delegate': [('backend_id', 'string'), ('entry_point', 4), ('index', 4), ('operators', ['OperatorCount']), ('weights', [4]), ('payload_digest', [1]), ('payload_nbytes', 8), ('options', ['BackendOption'])],

@@ -1,6 +1,7 @@
 #include "base/log_listeners.h"
 
 #include <atomic>
+#include <utility>
 
 #include <executorch/runtime/platform/platform.h>
 
@@ -13,6 +14,9 @@ thread_local QuietWeightCache* quiet_cache = nullptr;
 thread_local FailureReason* failure_reason = nullptr;
 std::atomic<bool> is_info_hidden = false;
 std::atomic<pal_emit_log_message_method> next = nullptr;
+/// The one that was there before any of ours, and calls none of ours.
+std::atomic<pal_emit_log_message_method> first = nullptr;
+thread_local bool is_forwarding = false;
 
 void emit_log_message(
     et_timestamp_t timestamp,
@@ -41,7 +45,11 @@ void emit_log_message(
   if (is_info_hidden.load() && (level == kInfo || level == kDebug)) {
     return;
   }
-  next.load()(timestamp, level, filename, function, line, message, length);
+  // Who stands in front of us may hand on to us, and we to them.
+  const auto emit = is_forwarding ? first.load() : next.load();
+  const bool was_forwarding = std::exchange(is_forwarding, true);
+  emit(timestamp, level, filename, function, line, message, length);
+  is_forwarding = was_forwarding;
 }
 
 /// In front of whoever takes the messages now. ExecuTorch 1.5.1 has one table,
@@ -51,6 +59,8 @@ void stand_in_front() {
   auto* emit = &const_cast<et::PalImpl*>(et::get_pal_impl())->emit_log_message;
   const auto current = __atomic_load_n(emit, __ATOMIC_ACQUIRE);
   if (current != &emit_log_message) {
+    pal_emit_log_message_method none = nullptr;
+    first.compare_exchange_strong(none, current);
     next.store(current);
     __atomic_store_n(emit, &emit_log_message, __ATOMIC_RELEASE);
   }

@@ -1028,7 +1028,8 @@ struct Weight FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
     VT_SIZES = 16,
     VT_QUANTIZATION = 18,
     VT_DELEGATES = 20,
-    VT_ENTRY_POINTS = 22
+    VT_ENTRY_POINTS = 22,
+    VT_EXTERNAL = 24
   };
   const ::flatbuffers::String *identity() const {
     return GetPointer<const ::flatbuffers::String *>(VT_IDENTITY);
@@ -1060,6 +1061,9 @@ struct Weight FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
   const ::flatbuffers::Vector<uint32_t> *entry_points() const {
     return GetPointer<const ::flatbuffers::Vector<uint32_t> *>(VT_ENTRY_POINTS);
   }
+  bool external() const {
+    return GetField<uint8_t>(VT_EXTERNAL, 0) != 0;
+  }
   template <bool B = false>
   bool Verify(::flatbuffers::VerifierTemplate<B> &verifier) const {
     return VerifyTableStart(verifier) &&
@@ -1083,6 +1087,7 @@ struct Weight FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {
            verifier.VerifyVector(delegates()) &&
            VerifyOffset(verifier, VT_ENTRY_POINTS) &&
            verifier.VerifyVector(entry_points()) &&
+           VerifyField<uint8_t>(verifier, VT_EXTERNAL, 1) &&
            verifier.EndTable();
   }
 };
@@ -1121,6 +1126,9 @@ struct WeightBuilder {
   void add_entry_points(::flatbuffers::Offset<::flatbuffers::Vector<uint32_t>> entry_points) {
     fbb_.AddOffset(Weight::VT_ENTRY_POINTS, entry_points);
   }
+  void add_external(bool external) {
+    fbb_.AddElement<uint8_t>(Weight::VT_EXTERNAL, static_cast<uint8_t>(external), 0);
+  }
   explicit WeightBuilder(::flatbuffers::FlatBufferBuilder &_fbb)
         : fbb_(_fbb) {
     start_ = fbb_.StartTable();
@@ -1143,7 +1151,8 @@ inline ::flatbuffers::Offset<Weight> CreateWeight(
     ::flatbuffers::Offset<::flatbuffers::Vector<int32_t>> sizes = 0,
     ::flatbuffers::Offset<::flatbuffers::String> quantization = 0,
     ::flatbuffers::Offset<::flatbuffers::Vector<uint32_t>> delegates = 0,
-    ::flatbuffers::Offset<::flatbuffers::Vector<uint32_t>> entry_points = 0) {
+    ::flatbuffers::Offset<::flatbuffers::Vector<uint32_t>> entry_points = 0,
+    bool external = false) {
   WeightBuilder builder_(_fbb);
   builder_.add_nbytes(nbytes);
   builder_.add_entry_points(entry_points);
@@ -1154,6 +1163,7 @@ inline ::flatbuffers::Offset<Weight> CreateWeight(
   builder_.add_keys(keys);
   builder_.add_digest(digest);
   builder_.add_identity(identity);
+  builder_.add_external(external);
   builder_.add_scalar_type(scalar_type);
   return builder_.Finish();
 }
@@ -1174,7 +1184,8 @@ inline ::flatbuffers::Offset<Weight> CreateWeightDirect(
     const std::vector<int32_t> *sizes = nullptr,
     const char *quantization = nullptr,
     const std::vector<uint32_t> *delegates = nullptr,
-    const std::vector<uint32_t> *entry_points = nullptr) {
+    const std::vector<uint32_t> *entry_points = nullptr,
+    bool external = false) {
   auto identity__ = identity ? _fbb.CreateString(identity) : 0;
   auto digest__ = digest ? _fbb.CreateVector<uint8_t>(*digest) : 0;
   auto keys__ = keys ? _fbb.CreateVector<::flatbuffers::Offset<::flatbuffers::String>>(*keys) : 0;
@@ -1194,7 +1205,8 @@ inline ::flatbuffers::Offset<Weight> CreateWeightDirect(
       sizes__,
       quantization__,
       delegates__,
-      entry_points__);
+      entry_points__,
+      external);
 }
 
 struct OperatorCount FLATBUFFERS_FINAL_CLASS : private ::flatbuffers::Table {

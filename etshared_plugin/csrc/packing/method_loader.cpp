@@ -1,7 +1,5 @@
 #include "packing/method_loader.h"
 
-#include <algorithm>
-
 #include "base/log_listeners.h"
 #include "base/stopwatch.h"
 
@@ -48,11 +46,8 @@ Status MethodLoader::plan(bool packs_once) {
         continue;
       }
       has_weights = true;
-      const bool is_external = std::any_of(
-          delegate->keys.begin(), delegate->keys.end(), [&](const auto& key) {
-            return program_->data_files().contains(key);
-          });
-      if (is_external && obstacle.empty()) {
+      // Whoever exchanges the file would get what was packed of another.
+      if (!delegate->external.empty() && obstacle.empty()) {
         obstacle = concat(
             "constants of delegate ", delegate->index, " lie in a data file");
       }

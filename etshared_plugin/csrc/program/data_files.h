@@ -31,6 +31,11 @@ class DataFiles final : public et::NamedDataMap {
   bool contains(std::string_view key) const {
     return entries_.find(key) != entries_.end();
   }
+  /// Bytes of the data; 0 if there are none.
+  size_t nbytes(std::string_view key) const {
+    const auto position = entries_.find(key);
+    return position == entries_.end() ? 0 : position->second.data.size();
+  }
 
   et::Result<const et::TensorLayout> get_tensor_layout(
       std::string_view key) const override;

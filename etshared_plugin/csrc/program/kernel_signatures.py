@@ -56,7 +56,7 @@ def signatures() -> str:
         overload = f".{schema.overload_name}" if schema.overload_name else ""
         schemas[schema.name + overload] = schema
     lines = [
-        '// By "python etshared_plugin/csrc/program/kernel_signatures.py", executorch 1.5.1.',
+        '// By "python kernel_signatures.py", executorch 1.5.1.',
         "// T tensor, N number, I int, B bool, F float, Z string; lower case: lists,",
         "// o of optional tensors; ? optional, ! written.",
     ]

@@ -116,13 +116,24 @@ size_t SharedProgram::method_of(const DelegateRecord& delegate) const {
 }
 
 Status SharedProgram::expect_payload(const DelegateRecord& delegate) {
-  const MethodPlan& method = methods_[method_of(delegate)];
+  MethodPlan& method = methods_[method_of(delegate)];
   if (delegate.index >= method.delegates.size() ||
       method.delegates[delegate.index].backend_id != delegate.backend_id) {
     return context_failure(concat(
         "entry point ", quoted(method.name), " has no delegate ",
         delegate.index,
         " for ", quoted(delegate.backend_id)));
+  }
+  for (const auto& [key, nbytes] : delegate.external) {
+    if (data_files_->contains(key) && data_files_->nbytes(key) != nbytes) {
+      return Failure{
+          FailureKind::kProgramFormat,
+          concat(
+              "a data file holds ", data_files_->nbytes(key), " bytes for ",
+              quoted(key), ", of which entry point ", quoted(method.name),
+              " needs ", nbytes)};
+    }
+    method.external_constants.push_back(key);
   }
   const DelegateInfo& info = method.delegates[delegate.index];
   bool is_consistent = true;

@@ -126,9 +126,14 @@ Status read_keys(
       return bad(concat(
           "a delegate uses weight ", weight, " of ", count(context.weights())));
     }
-    const auto* keys = context.weights()->Get(weight)->keys();
-    for (size_t j = 0; j < count(keys); ++j) {
-      delegate.keys.insert(text(keys->Get(j)));
+    const Weight& constant = *context.weights()->Get(weight);
+    for (size_t j = 0; j < count(constant.keys()); ++j) {
+      const std::string key = text(constant.keys()->Get(j));
+      if (constant.external()) {
+        delegate.external.emplace(key, constant.nbytes());
+      } else {
+        delegate.keys.insert(key);
+      }
     }
   }
   return success();

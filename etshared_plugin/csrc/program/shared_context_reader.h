@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ struct DelegateRecord {
   RecordedOptions options;
   /// Keys of its constants in the program's named data.
   std::set<std::string> keys;
+  /// Bytes of those in data files, by key.
+  std::map<std::string, uint64_t> external;
 };
 
 /// Sizes that one flat input may have, by dimension; none for what is no tensor.

@@ -21,6 +21,13 @@ void ValueUses::for_each_tensor(int32_t index, const auto& action) {
     action(index);
   } else if (const auto* list = value.val_as_TensorList()) {
     std::for_each(list->items()->begin(), list->items()->end(), action);
+  } else if (const auto* optional_list = value.val_as_OptionalTensorList()) {
+    for (const int32_t item : *optional_list->items()) {
+      if (item >= 0 &&
+          plan_.values()->Get(item)->val_type() == fb::KernelTypes::Tensor) {
+        action(item);
+      }
+    }
   }
 }
 
