@@ -70,7 +70,62 @@ def test_state_is_written_where_indices_say(partitioner: Partitioners) -> None:
     )
 
 
+class Typed(nn.Module):
+    """Holds a position in a tensor of one dimension, and takes others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(12.0).reshape(3, 4))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+
+    def step(self, x: Tensor) -> Tensor:
+        row = self.table[self.position.item()]
+        self.table[self.position.item()] = x[0]
+        self.position += 1
+        self.position %= 3
+        return row.unsqueeze(1) + row * self.table[:, self.position.item()].sum()
+
+    def read(self, i: Tensor) -> Tensor:
+        return self.table[i.item()] * self.table[0, i.item()]
+
+    def write(self, i: Tensor) -> Tensor:
+        self.table[i] = 9.0
+        self.table[1, i] = -9.0
+        return self.table.sum(0)
+
+
+def test_positions_are_integers_of_any_type() -> None:
+    model = Typed()
+    narrow = {
+        str(t)[6:]: t for t in (torch.uint8, torch.int8, torch.int16, torch.int32)
+    }
+    i = torch.tensor(1)
+    reads = {f"read_{n}": EntryPoint(model.read, (i.to(t),)) for n, t in narrow.items()}
+    writes = {
+        f"write_{n}": EntryPoint(model.write, (i.to(t),))
+        for n, t in narrow.items()
+        if t.is_signed
+    }
+    calls = [call(n, (2 * i).to(one.args[0].dtype)) for n, one in reads.items()]
+    calls += [call(n, (0 * i).to(one.args[0].dtype)) for n, one in writes.items()]
+    steps = [call("step", k * X) for k in (1, 2, 3, 4)]
+    entry_points = {"step": EntryPoint(model.step, (X,)), **reads, **writes}
+    assert_equals_eager(model, entry_points, [*steps, *calls, *steps])
+
+
 class Unexportable(Indexed):
+    def beside_list(self, x: Tensor) -> Tensor:
+        self.square[[0, 1], self.row] = 5.0
+        return x
+
+    def beside_bool(self, x: Tensor) -> Tensor:
+        self.square[True, self.row] = 5.0
+        return x
+
+    def mask(self, x: Tensor) -> Tensor:
+        self.square[self.row.to(torch.uint8)] = 5.0
+        return x
+
     def python_branch(self, x: Tensor) -> Tensor:
         if x.sum() > 0:
             self.row.add_(1)
@@ -85,7 +140,13 @@ class Unexportable(Indexed):
         return x[:, : int(self.row)] + self.m[0, 0, : int(x.sum())]
 
 
-@pytest.mark.parametrize("name", ["python_branch", "python_loop", "python_size"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("python_branch", "python_loop", "python_size"),
+        *("beside_list", "beside_bool", "mask"),
+    ],
+)
 def test_values_that_python_reads_are_refused(name: str) -> None:
     model = Unexportable()
     message = f"'{name}' uses the value of a tensor as a Python number.*; use torch.con"

@@ -29,9 +29,22 @@ def index_by_tensors(graph: fx.Graph) -> None:
             continue
         if not isinstance(number, fx.Node) or number.target not in _READS:
             continue
-        indices = [None] * (dim % x.meta["val"].dim()) + [number.args[0]]
+        tensor = number.args[0]
+        assert isinstance(tensor, fx.Node)
         with graph.inserting_before(node):
+            index = _scalar_index(graph, tensor)
+            indices = [None] * (dim % x.meta["val"].dim()) + [index]
             new = insert_call(graph, target, x, indices, *values)
         new.meta = {**node.meta, "val": new.meta["val"]}
         node.replace_all_uses_with(new)
         graph.erase_node(node)
+
+
+def _scalar_index(graph: fx.Graph, tensor: fx.Node) -> fx.Node:
+    """Insert what makes of a tensor of one integer an index that adds no dimension."""
+    if tensor.meta["val"].dim():
+        tensor = insert_call(graph, _aten.view.default, tensor, [])
+    if tensor.meta["val"].dtype != torch.int64:
+        to_copy = _aten._to_copy.default
+        tensor = insert_call(graph, to_copy, tensor, dtype=torch.int64)
+    return tensor
