@@ -150,6 +150,39 @@ def test_halves_are_compared_with_rounded_numbers() -> None:
     )
 
 
+COMPARISONS = (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge)
+
+
+class Integers(nn.Module):
+    """Halves beside integers that they have no number for, as literals and sizes."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        functions = (*COMPARISONS, torch.fmod, torch.remainder)
+        numbers = (257, -2049, 100_000)
+        return [function(x, n) for function in functions for n in numbers]
+
+    def sized(self, x: Tensor, rows: Tensor) -> list[Tensor]:
+        n = rows.shape[0]
+        return [*(compare(x, n) for compare in COMPARISONS), torch.fmod(x, n), x % n]
+
+
+def test_halves_are_compared_with_rounded_integers() -> None:
+    model = Integers()
+    values = torch.tensor([256.0, 258.0, 2048.0, -2048.0, 2050.0, 3.0])
+    rows = {0: torch.export.Dim("rows", min=1, max=4096)}
+    entry_points, calls = {}, []
+    for dtype in (torch.float16, torch.bfloat16):
+        for x in (values.to(dtype), values[2].to(dtype)):
+            name = f"{str(dtype)[6:]}_{x.dim()}d"
+            entry_points[name] = EntryPoint(model.forward, (x,))
+            calls.append(call(name, x))
+            entry_points[f"{name}_sized"] = EntryPoint(
+                model.sized, (x, torch.ones(3)), dynamic_shapes=(None, rows)
+            )
+            calls += [call(f"{name}_sized", x, torch.ones(n)) for n in (257, 2049)]
+    assert_equals_eager(model, entry_points, calls)
+
+
 class Sizes(nn.Module):
     def forward(self, x: Tensor, scale: Tensor) -> list[Tensor]:
         n = x.shape[0]

@@ -26,13 +26,13 @@ _WIDENED = frozenset(
 )
 
 #: Eager gives the number the half-wide type of the tensor here; 1.5.1's kernels do not.
-_ROUNDED = frozenset(
-    {
-        *(_aten.eq.Scalar, _aten.ne.Scalar, _aten.lt.Scalar, _aten.le.Scalar),
-        *(_aten.gt.Scalar, _aten.ge.Scalar),
-        *(_aten.fmod.Scalar, _aten.remainder.Scalar),
-    }
-)
+_ROUNDED = {
+    operator.Scalar: operator.Tensor
+    for operator in (
+        *(_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
+        *(_aten.fmod, _aten.remainder),
+    )
+}
 
 #: ExecuTorch's passes are objects of the process that know what they work on.
 _lowering = threading.RLock()
@@ -61,7 +61,15 @@ class TypedScalarsPass(ScalarToTensorPass):  # type: ignore[misc]
 
         map_args(op, collect, args, kwargs)
         if op in _ROUNDED and tensors[0].dtype in _HALF:
-            args = (args[0], _rounded(args[1], tensors[0].dtype))
+            dtype = tensors[0].dtype
+            if isinstance(args[1], ProxyValue):
+                number = self.call_operator(
+                    _aten.scalar_tensor.default, (args[1],), {"dtype": dtype}, meta
+                )
+                return super().call_operator(
+                    _ROUNDED[op], (args[0], number), kwargs, meta
+                )
+            args = (args[0], _rounded(args[1], dtype))
         if not numbers or not tensors:
             return super().call_operator(op, args, kwargs, meta)
         _, dtype = elementwise_dtypes(
@@ -114,11 +122,9 @@ def _is_lost(number: Any, dtype: torch.dtype, *, exact: bool) -> bool:  # noqa: 
     return not limits.tiny <= abs(number) <= limits.max
 
 
-def _rounded(number: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401
-    if not isinstance(number, float):
-        return number
+def _rounded(number: float, dtype: torch.dtype) -> float:
     with _disable_current_modes():
-        return torch.tensor(number, dtype=dtype).item()
+        return float(torch.tensor(number, dtype=dtype).item())
 
 
 @contextmanager
