@@ -10,10 +10,10 @@
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/runtime/core/hierarchical_allocator.h>
 
-#include "execution/loaded_method.h"
-#include "packing/backend_options.h"
+#include "method/loaded_method.h"
 #include "packing/packed_index.h"
 #include "packing/packed_memory.h"
+#include "program/backend_options.h"
 #include "program/program.h"
 
 namespace etshared::runtime {

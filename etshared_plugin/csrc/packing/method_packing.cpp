@@ -4,7 +4,7 @@
 
 #include "base/log_listeners.h"
 #include "base/stopwatch.h"
-#include "execution/arenas.h"
+#include "method/arenas.h"
 #include "packing/method_loader.h"
 
 namespace etshared::runtime {

@@ -7,7 +7,7 @@
 #include <executorch/runtime/core/data_loader.h>
 
 #include "base/sha256.h"
-#include "packing/constant_addresses.h"
+#include "program/constant_addresses.h"
 #include "program/file_bytes.h"
 
 namespace etshared::runtime {

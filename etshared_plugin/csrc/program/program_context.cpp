@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 
-#include "execution/input_checks.h"
+#include "program/input_checks.h"
 #include "program/program.h"
 
 namespace etshared::runtime {

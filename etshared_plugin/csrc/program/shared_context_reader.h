@@ -10,7 +10,7 @@
 #include "base/failure.h"
 #include "base/scalar_type.h"
 #include "base/sha256.h"
-#include "packing/backend_options.h"
+#include "program/backend_options.h"
 
 namespace etshared::runtime {
 

@@ -2,9 +2,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "execution/session.h"
 #include "python/bindings.h"
 #include "python/convert.h"
+#include "session/session.h"
 
 namespace etshared::runtime {
 namespace {

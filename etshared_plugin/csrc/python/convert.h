@@ -8,8 +8,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include "execution/tensor.h"
 #include "program/method_plan.h"
+#include "program/tensor.h"
 
 namespace etshared::runtime {
 

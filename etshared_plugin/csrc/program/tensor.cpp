@@ -1,4 +1,4 @@
-#include "execution/tensor.h"
+#include "program/tensor.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,11 +1,11 @@
-#include "execution/session.h"
+#include "session/session.h"
 
 #include <algorithm>
 #include <optional>
 
 #include <executorch/extension/threadpool/threadpool_guard.h>
 
-#include "execution/input_checks.h"
+#include "program/input_checks.h"
 
 namespace etshared::runtime {
 namespace {

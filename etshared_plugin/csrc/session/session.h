@@ -6,10 +6,10 @@
 
 #include <executorch/runtime/core/hierarchical_allocator.h>
 
-#include "execution/arenas.h"
-#include "execution/tensor.h"
+#include "method/arenas.h"
 #include "packing/method_loader.h"
 #include "program/program.h"
+#include "program/tensor.h"
 
 namespace etshared::runtime {
 

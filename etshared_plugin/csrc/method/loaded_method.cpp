@@ -1,4 +1,4 @@
-#include "execution/loaded_method.h"
+#include "method/loaded_method.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "execution/input_checks.h"
+#include "program/input_checks.h"
 
 #include <charconv>
 #include <cmath>

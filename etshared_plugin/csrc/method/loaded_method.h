@@ -8,9 +8,9 @@
 #include <executorch/runtime/executor/memory_manager.h>
 #include <executorch/runtime/executor/method.h>
 
-#include "execution/tensor.h"
-#include "packing/backend_options.h"
+#include "program/backend_options.h"
 #include "program/program.h"
+#include "program/tensor.h"
 
 namespace etshared::runtime {
 

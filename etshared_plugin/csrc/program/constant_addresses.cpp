@@ -1,4 +1,4 @@
-#include "packing/constant_addresses.h"
+#include "program/constant_addresses.h"
 
 namespace etshared::runtime {
 namespace {

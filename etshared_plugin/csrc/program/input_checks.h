@@ -1,9 +1,9 @@
 #pragma once
 
 #include "base/failure.h"
-#include "execution/tensor.h"
 #include "program/method_plan.h"
 #include "program/shared_context_reader.h"
+#include "program/tensor.h"
 
 namespace etshared::runtime {
 

@@ -1,4 +1,4 @@
-#include "packing/backend_options.h"
+#include "program/backend_options.h"
 
 #include <algorithm>
 #include <array>

@@ -7,7 +7,7 @@
 
 #include "base/failure.h"
 #include "base/scalar_type.h"
-#include "execution/arenas.h"
+#include "method/arenas.h"
 
 namespace etshared::runtime {
 
