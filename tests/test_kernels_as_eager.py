@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 
 import etshared_plugin as etshared
 from etshared_plugin.errors import LoweringError
+from etshared_plugin.inspection import verify_program
 
 _generator = torch.Generator().manual_seed(5)
 
@@ -255,3 +257,27 @@ def test_operators_that_are_refused_are_named(name: str, message: str) -> None:
     ) as raised:
         etshared.to_edge_transform_and_lower(exported)
     assert raised.value.method_name == name
+
+
+class _Different(nn.Module):
+    def pooled(self, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(x, 2)
+
+    def powers(self, x: torch.Tensor) -> torch.Tensor:
+        return x**x + 2**x
+
+
+def test_kernels_that_stay_different_are_noted(tmp_path: Path) -> None:
+    model, image, integers = _Different(), torch.ones(1, 1, 4, 4), torch.arange(3)
+    entry_points = {
+        "pooled": etshared.EntryPoint(model.pooled, (image,)),
+        "powers": etshared.EntryPoint(model.powers, (integers,)),
+    }
+    path = tmp_path / "different.pte"
+    path.write_bytes(lower(model, entry_points))
+    notes = [one for one in verify_program(path) if one.code == "unlike-eager"]
+    assert {(one.place, one.message.split("'")[1]) for one in notes} == {
+        ("entry point 'pooled'", "aten::max_pool2d_with_indices.out"),
+        ("entry point 'powers'", "aten::pow.Scalar_out"),
+        ("entry point 'powers'", "aten::pow.Tensor_Tensor_out"),
+    }

@@ -18,6 +18,7 @@ from .agreement import (
     unread_problems,
 )
 from .findings import Finding, Severity
+from .kernel_notes import kernel_notes
 from .stored_data import delegate_problems, repeated_data, weight_problems
 from .stored_twice import weights_stored_twice
 
@@ -52,6 +53,7 @@ def verify_program(
     else:
         found += _record_findings(context, program)
     found += _repetitions(context, program)
+    found += kernel_notes(program)
     for check in checks:
         found += check(program, context)
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))

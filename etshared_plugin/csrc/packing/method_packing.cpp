@@ -2,9 +2,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/arenas.h"
 #include "base/log_listeners.h"
 #include "base/stopwatch.h"
-#include "method/arenas.h"
 #include "packing/method_loader.h"
 
 namespace etshared::runtime {

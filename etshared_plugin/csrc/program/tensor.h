@@ -5,9 +5,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/arenas.h"
 #include "base/failure.h"
 #include "base/scalar_type.h"
-#include "method/arenas.h"
 
 namespace etshared::runtime {
 

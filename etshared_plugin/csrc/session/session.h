@@ -6,7 +6,7 @@
 
 #include <executorch/runtime/core/hierarchical_allocator.h>
 
-#include "method/arenas.h"
+#include "base/arenas.h"
 #include "packing/method_loader.h"
 #include "program/program.h"
 #include "program/tensor.h"
