@@ -177,6 +177,19 @@ def with_groups(
     return grouped
 
 
+def grouped_as(declared: SharedState, state: SharedState) -> SharedState:
+    """Put state into the groups that it has in ``declared`` under any of its names."""
+    groups = {
+        name: buffer.group
+        for buffer in declared.values()
+        for name in (buffer.fqn, *buffer.aliases)
+    }
+    return {
+        fqn: replace(buffer, group=groups.get(fqn, buffer.group))
+        for fqn, buffer in state.items()
+    }
+
+
 def _check_group_names(state: SharedState) -> None:
     names = {name: b for b in state.values() for name in (b.fqn, *b.aliases)}
     for group in {buffer.group for buffer in state.values()} & names.keys():

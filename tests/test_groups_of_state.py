@@ -55,6 +55,18 @@ class Translator(nn.Module):
 GROUPS = {"decoding": ["decoder.*"], "a": ["encoder.?", "tied.count"]}
 
 
+def test_groups_of_export_stay_where_lowering_shares_other_state() -> None:
+    edge = etshared.to_edge_transform_and_lower(
+        Translator().export(GROUPS), state=["*"], groups={"counts": ["drift"]}
+    )
+    context = etshared.load(bytes(edge.to_executorch().buffer)).context
+    assert context is not None
+    assert {b.fqn: b.group for b in context.buffers} == {
+        **dict.fromkeys((f"decoder.{i}.{n}" for i in (0, 1) for n in "kv"), "decoding"),
+        **{"e": "a", "encoder.k": "a", "encoder.v": "a", "drift": "counts"},
+    }
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_group_lies_together_and_is_reset_alone(is_late: bool) -> None:
     exported = Translator().export({} if is_late else GROUPS)

@@ -19,7 +19,7 @@ from ..lifted.control_flow import separate_constants, separate_operands
 from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
-from ..state import RESET_STATE, initial_values_program, with_groups
+from ..state import RESET_STATE, grouped_as, initial_values_program, with_groups
 from ..wording import kind_of
 from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
 from .list_results import keep_dynamic_sizes
@@ -54,7 +54,7 @@ def to_edge_transform_and_lower(
             generate_etrecord: as in ``executorch.exir``.
         state: fqns or globs of the buffers to share; by default those that
             ``programs`` was exported with, or all that any program writes.
-        groups: as for :func:`export`.
+        groups: as for :func:`export`; other groups that it made stay.
         reset_entry_point: name of the generated entry point that writes the
             initial values; there is none where there is no state.
 
@@ -81,6 +81,8 @@ def to_edge_transform_and_lower(
         lifted = lift_declared(programs, shared)
     else:
         lifted, shared = lift_plain_programs(programs, state)
+        if isinstance(programs, ExportedEntryPoints):
+            shared = grouped_as(programs.state, shared)
     shared = with_groups(shared, groups)
     if shared:
         if reset_entry_point in {**lifted, **(constant_methods or {})}:
