@@ -12,12 +12,16 @@ from eager_comparison import (
     call,
     eager_outcomes,
 )
+from executorch import exir
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.passes import base_pre_op_replace_passes
+from executorch.exir.verification.arg_validator import EdgeOpArgValidator
 from torch import Tensor, nn
 
 import etshared_plugin as etshared
 from etshared_plugin import EntryPoint
+from etshared_plugin.errors import LoweringError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int32)
@@ -222,3 +226,33 @@ def test_numbers_of_plain_programs_are_typed_too() -> None:
     )
     assert_program_equals(bytes(edge.to_executorch().buffer), outcomes)
     assert base_pre_op_replace_passes == passes
+
+
+class Halves(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        upper, lower = x.chunk(2, dim=1)
+        return (upper + lower) * 0.5
+
+
+def test_stock_lowering_is_the_same_before_and_after_ours() -> None:
+    def stock_program() -> str:
+        rows = {0: torch.export.Dim("rows", min=2, max=16)}
+        x = torch.ones(5, 4, dtype=torch.float64)
+        exported = torch.export.export(Halves(), (x,), dynamic_shapes=(rows,))
+        program = exir.to_edge_transform_and_lower(exported).exported_program()
+        return str([str(node.meta.get("val")) for node in program.graph.nodes])
+
+    check = EdgeOpArgValidator.call_function
+    before = stock_program()
+    ours = torch.export.export(nn.ReLU(), (torch.ones(2),))
+    edge = etshared.to_edge_transform_and_lower(ours).transform([])
+    edge.to_backend(XnnpackPartitioner()).to_executorch()
+    assert EdgeOpArgValidator.call_function is check
+    assert stock_program() == before
+
+
+def test_another_executorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = torch.export.export(nn.ReLU(), (torch.ones(2),))
+    monkeypatch.delattr(EdgeOpArgValidator, "call_function")
+    with pytest.raises(LoweringError, match="install executorch 1.5.1"):
+        etshared.to_edge_transform_and_lower(ours)

@@ -32,6 +32,7 @@ from ..lifted.quantized_kernels import prepare_quantized_kernels
 from ..lifted.restored_state import restore
 from ..plugins import plugin_manager
 from ..state import SharedState
+from .adjusted_executorch import adjusted_executorch
 from .faithful_kernels import with_faithful_kernels
 from .memory_planning import (
     MemoryPlanner,
@@ -114,7 +115,8 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
         passes: Any,  # noqa: ANN401
         compile_config: EdgeCompileConfig | None = None,
     ) -> SharedEdgeProgramManager:
-        manager = super().transform(passes, compile_config)
+        with adjusted_executorch():
+            manager = super().transform(passes, compile_config)
         return self._adopt(manager, self._lifted, self._state, self._generated)
 
     def to_backend(
@@ -125,7 +127,8 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
                 (name for name in self._edge_programs if name != self._generated),
                 partitioner,
             )
-        with lowering_errors("delegate parts of the entry points"):
+        action = "delegate parts of the entry points"
+        with lowering_errors(action), adjusted_executorch():
             manager = super().to_backend(
                 {
                     name: wrap_partitioner(one, name, self._current())
@@ -134,6 +137,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             )
         return self._adopt(manager, self._lifted, self._state, self._generated)
 
+    @adjusted_executorch()
     def to_executorch(
         self, config: ExecutorchBackendConfig | None = None
     ) -> ExecutorchProgramManager:

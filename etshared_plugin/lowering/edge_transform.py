@@ -21,10 +21,9 @@ from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
 from ..state import RESET_STATE, grouped_as, initial_values_program, with_groups
 from ..wording import kind_of
+from .adjusted_executorch import adjusted_executorch
 from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
-from .list_results import keep_dynamic_sizes
 from .operator_errors import named_operators
-from .typed_scalars import typed_scalars
 
 OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
 Partitioners: TypeAlias = OneOrSeveral | Mapping[str, OneOrSeveral]
@@ -66,7 +65,6 @@ def to_edge_transform_and_lower(
         LoweringError: ExecuTorch refuses a program; its error is the cause.
         PluginError: a plugin failed.
     """
-    keep_dynamic_sizes()
     programs = programs_of(programs)
     _check_passes(transform_passes)
     for name in constant_methods or {}:
@@ -101,7 +99,7 @@ def to_edge_transform_and_lower(
     with (
         lowering_errors("lower the entry points"),
         named_operators(lifted),
-        typed_scalars(),
+        adjusted_executorch(),
     ):
         manager = exir.to_edge_transform_and_lower(
             {name: program.program for name, program in lifted.items()},

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from executorch.exir.verification.arg_validator import EdgeOpArgValidator
 
-_check = EdgeOpArgValidator.call_function
 
-
-def _check_whole_list(
+def check_whole_list(
     self: EdgeOpArgValidator,
+    stock: Callable[..., Any],
     target: Any,  # noqa: ANN401
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -29,16 +28,11 @@ def _check_whole_list(
     kinds = [one.type for one in schema.returns] if schema is not None else []
     values = node.meta.get("val")
     if kinds != [torch.ListType.ofTensors()] or not isinstance(values, Sequence):
-        return _check(self, target, args, kwargs)
+        return stock(self, target, args, kwargs)
     self.node = SimpleNamespace(
         meta={**node.meta, "val": [values]}, stack_trace=node.stack_trace
     )
     try:
-        return _check(self, target, args, kwargs)
+        return stock(self, target, args, kwargs)
     finally:
         self.node = node
-
-
-def keep_dynamic_sizes() -> None:
-    """Mend the check, once per process; ExecuTorch makes it at many places."""
-    EdgeOpArgValidator.call_function = _check_whole_list

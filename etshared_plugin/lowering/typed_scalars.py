@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from executorch.exir.pass_base import ProxyValue, map_args
-from executorch.exir.passes import ScalarToTensorPass, base_pre_op_replace_passes
+from executorch.exir.passes import ScalarToTensorPass
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -33,9 +29,6 @@ _ROUNDED = {
         *(_aten.fmod, _aten.remainder),
     )
 }
-
-#: ExecuTorch's passes are objects of the process that know what they work on.
-_lowering = threading.RLock()
 
 
 class TypedScalarsPass(ScalarToTensorPass):  # type: ignore[misc]
@@ -125,21 +118,3 @@ def _is_lost(number: Any, dtype: torch.dtype, *, exact: bool) -> bool:  # noqa: 
 def _rounded(number: float, dtype: torch.dtype) -> float:
     with _disable_current_modes():
         return float(torch.tensor(number, dtype=dtype).item())
-
-
-@contextmanager
-def typed_scalars() -> Iterator[None]:
-    """Let ExecuTorch type numbers so while it lowers; other threads wait."""
-    passes = base_pre_op_replace_passes
-    with _lowering:
-        stock = passes[:]
-        passes[:] = [
-            TypedScalarsPass()
-            if type(inspect.unwrap(one)) is ScalarToTensorPass
-            else one
-            for one in stock
-        ]
-        try:
-            yield
-        finally:
-            passes[:] = stock
