@@ -45,7 +45,11 @@ def restore(
     initial_values: Mapping[str, torch.Tensor],
     exported: LiftedProgram | None = None,
 ) -> ExportedProgram:
-    """Make state buffers of a lifted program again; the program is not changed.
+    """Make state buffers of a lifted program again.
+
+    The program is not changed, but the ranges of its sizes are, which the
+    programs share that it was made from: with ``exported``, least sizes are
+    those that export allowed.
 
     ``initial_values`` are what the emitter takes a buffer's shape and layout
     from. ``exported`` is the program before lowering to edge, which in 1.5.1
