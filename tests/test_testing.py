@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import eager_comparison  # noqa: F401  (makes exporting quicker)
@@ -262,3 +263,99 @@ def test_what_is_no_call_is_refused_everywhere_alike(one: Any, message: str) -> 
         eager_outcomes(model, _entry_points(model), [one])
     with pytest.raises(InputError, match=message):
         exported_outcomes(_exported(), [one])
+
+
+class _Normed(nn.Module):
+    """Has a weight that is computed from parameters, and is none itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with pytest.warns(FutureWarning, match="weight_norm"):
+            self.dense = nn.utils.weight_norm(nn.Linear(2, 2))
+        self.register_buffer("sum", torch.zeros(1, 2))
+
+    def step(self, x: Tensor) -> Tensor:
+        self.sum += self.dense(x)
+        return self.sum * 2
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attribute self.dense.weight")
+def test_weights_that_are_computed_from_parameters_match() -> None:
+    model, x = _Normed(), torch.ones(1, 2)
+    weight = model.dense.weight
+    calls = [call("step", x), call("step", 3 * x)]
+    assert_matches_eager(model, {"step": EntryPoint(model.step, (x,))}, calls)
+    assert model.dense.weight is weight
+    assert torch.equal(model.sum, torch.zeros(1, 2))
+
+
+class _Held(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.register_buffer("h", torch.zeros(2))
+
+    def step(self, x: Tensor) -> Tensor:
+        return self.h.add_(x) * 2
+
+
+_HELD = _Held()
+
+
+def _global_step(x: Tensor) -> Tensor:
+    return _HELD.h.add_(x) * 2
+
+
+def _calls_global_step(x: Tensor) -> Tensor:
+    return _global_step(x)
+
+
+def _holding(model: _Held) -> dict[str, tuple[Callable[..., Tensor], str]]:
+    step, h, parts = model.step, model.h, {"part": model.inner}
+
+    @functools.wraps(step)
+    def wrapped(x: Tensor) -> Tensor:
+        return step(x)
+
+    return {
+        "closure": (lambda x: model.h.add_(x) * 2, "the root as the variable 'model'"),
+        "buffer": (lambda x: h.add_(x) * 2, "'h' as the variable 'h'"),
+        "part": (lambda x: parts["part"](x), "module 'inner' as the variable 'parts'"),
+        "weight": (
+            functools.partial(lambda x, w=2: w * x @ step.__self__.inner.weight),
+            "the root as the variable 'step'",
+        ),
+        "wrapped": (wrapped, "the root as the variable 'step'"),
+        "global": (_global_step, "the root as the variable '_HELD'"),
+        "deep": (_calls_global_step, "the root as the variable '_global_step'"),
+    }
+
+
+@pytest.mark.parametrize("name", _holding(_HELD))
+def test_functions_that_hold_the_module_are_refused(name: str) -> None:
+    fn, message = _holding(_HELD)[name]
+    x = torch.ones(2)
+    entry_points = {name: EntryPoint(fn, (x,))}
+    message = f"entry point '{name}' has {message} from outside.*bound method"
+    with pytest.raises(InputError, match=message):
+        assert_matches_eager(_HELD, entry_points)
+    with pytest.raises(InputError, match=message):
+        eager_outcomes(_HELD, entry_points, [call(name, x)])
+    assert torch.equal(_HELD.h, torch.zeros(2))
+
+
+def test_functions_that_are_given_the_module_act_on_a_copy() -> None:
+    x = torch.ones(2)
+
+    def of_root(root: _Held, x: Tensor) -> Tensor:
+        return root.h.add_(x) * 2
+
+    functions = {
+        "root": of_root,
+        "partial": functools.partial(of_root, _HELD),
+        "step": _HELD.step,
+    }
+    entry_points = {name: EntryPoint(fn, (x,)) for name, fn in functions.items()}
+    outcomes = eager_outcomes(_HELD, entry_points, [call(n, x) for n in functions])
+    assert [one.result.tolist() for one in outcomes] == [[2, 2], [4, 4], [6, 6]]
+    assert torch.equal(_HELD.h, torch.zeros(2))

@@ -20,6 +20,7 @@ from ..capture.entry_points import export
 from ..errors import EtsharedError
 from ..lowering.edge_transform import Partitioners, to_edge_transform_and_lower
 from ..runtime import Session, SharedProgram, load
+from .captured import refuse_captured_modules
 from .drawing import Inputs, draw_calls
 from .eager import Outcome, eager_outcomes
 
@@ -96,8 +97,10 @@ def assert_matches_eager(
 
     Raises:
         MismatchError: the first value that differs, with its call.
+        InputError: an entry point has the module by a closure or a global.
         EtsharedError: the entry points cannot be exported, lowered or run.
     """
+    refuse_captured_modules(root, entry_points)
     given = None if calls is None else [call_of(one) for one in calls]
     exported = export(root, entry_points, state=state)
     edge = to_edge_transform_and_lower(exported, partitioner=partitioner)

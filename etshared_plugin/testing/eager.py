@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..capture.arguments import check_root
 from ..capture.bound_state import BoundState
 from ..capture.calls import AnyCall, Call, call_of, is_reset
-from ..capture.declarations import EntryPoint, check_entry_points
+from ..capture.declarations import EntryPoint
 from ..lifted.signatures import bind
+from .captured import refuse_captured_modules
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def eager_outcomes(
         parameters: fqns of parameters that are state too, as all buffers are.
 
     Raises:
-        InputError: a call names no entry point, or does not fit its signature.
+        InputError: a call names no entry point, or does not fit its signature, or
+            an entry point has the module from outside of its arguments.
     """
-    check_root(root)
-    check_entry_points(entry_points)
+    refuse_captured_modules(root, entry_points)
     eager, bound_state = _started(root, entry_points)
     outcomes = []
     for one in map(call_of, calls):
@@ -98,6 +98,12 @@ def _deep_copy(
         memo[id(parameter)] = nn.Parameter(
             copy.deepcopy(tensor, memo), requires_grad=parameter.requires_grad
         )
+    # What is computed from parameters, as by weight_norm, torch does not copy.
+    held = [vars(module) for module in root.modules()]
+    given = [(one.args, one.kwargs) for one in entry_points.values()]
+    for tensor in pytree.tree_leaves([held, given]):
+        if isinstance(tensor, torch.Tensor) and not tensor.is_leaf:
+            memo[id(tensor)] = copy.deepcopy(tensor.detach(), memo)
     return copy.deepcopy((root, entry_points), memo)
 
 
