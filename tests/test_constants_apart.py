@@ -118,6 +118,31 @@ class Alike(nn.Module):
         return self.linear(torch.relu(self.linear(x)))
 
 
+class Tied(nn.Module):
+    """A weight that entry points return and compute with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.linear(x), self.linear.weight
+
+    def twice(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.linear(x) @ self.linear.weight, self.linear.weight
+
+
+def test_a_weight_of_a_delegate_may_be_a_result() -> None:
+    model, x = Tied().eval(), _X.reshape(-1, 8)
+    entry_points = {
+        "forward": etshared.EntryPoint(model.forward, (x,)),
+        "twice": etshared.EntryPoint(model.twice, (x,)),
+    }
+    calls = [call("forward", x), call("twice", x), call("forward", x)]
+    assert_equals_eager(model, entry_points, calls, [XnnpackPartitioner()])
+
+
 def test_uses_that_want_a_constant_in_one_way_have_one() -> None:
     model = Alike().eval()
     entry_points = {"forward": etshared.EntryPoint(model.forward, (_X,))}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etshared_plugin import EntryPoint, export, to_edge_transform_and_lower
@@ -47,6 +49,22 @@ class Faulty(nn.Module):
     def assign_plain(self, x: Tensor) -> None:
         self.plain = self.plain + x
 
+    def branch(self, x: Tensor, how: str = "up") -> Tensor:
+        return x + 1 if how == "up" else x - 1
+
+    def noise(self, x: Tensor) -> Tensor:
+        return x + torch.randn(2)
+
+    def coin(self, x: Tensor) -> Tensor:
+        return torch.bernoulli(x / 2)
+
+    def attend(self, x: Tensor) -> Tensor:
+        x = x.expand(1, 3, 2)
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+    def drop_out(self, x: Tensor) -> Tensor:
+        return F.dropout(x)
+
     def fine(self, x: Tensor) -> Tensor:
         self.h += x
         return self.h
@@ -62,6 +80,10 @@ class Faulty(nn.Module):
         ("set_memory", EntryPointError, "'set_memory' gives 'h' other memory, which"),
         ("new_attribute", EntryPointError, "'new_attribute' changes 'result'"),
         ("train_mode", EntryPointError, "'train_mode' changes 'training'"),
+        ("noise", EntryPointError, "'noise' draws random numbers with aten.randn"),
+        ("coin", EntryPointError, "'coin' draws random numbers with aten.bernoulli"),
+        ("attend", EntryPointError, "'attend' draws random numbers with aten.scaled"),
+        ("drop_out", EntryPointError, "'drop_out' has aten.dropout.* in training mode"),
         (
             "write_plain",
             EntryPointError,
@@ -155,6 +177,31 @@ class Volumes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x)
+
+
+def test_strings_among_the_inputs_are_refused() -> None:
+    model, x = Faulty(), torch.ones(2)
+    with pytest.raises(EntryPointError, match="'branch' takes the string 'how'"):
+        export(model, {"branch": EntryPoint(model.branch, (x, "up"))})
+    up = functools.partial(model.branch, how="up")
+    assert set(export(model, {"branch": EntryPoint(up, (x,))})) == {"branch"}
+
+
+class Indices(nn.Module):
+    def positions(self, x: Tensor) -> Tensor:
+        return torch.nonzero(x)
+
+    def rows(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0)[0] * 2
+
+
+@pytest.mark.parametrize("name", ["positions", "rows"])
+def test_indices_of_what_is_not_zero_are_refused(name: str) -> None:
+    model, x = Indices(), torch.ones(2, 3)
+    exported = export(model, {name: EntryPoint(getattr(model, name), (x,))})
+    edge = to_edge_transform_and_lower(exported)
+    with pytest.raises(LoweringError, match=f"'{name}' uses the indices of torch.nonz"):
+        edge.to_executorch()
 
 
 def test_convolutions_of_volumes_are_refused() -> None:

@@ -17,8 +17,14 @@ from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch import fx
 from torch.export import ExportedProgram
+from torch.export.graph_signature import TensorArgument
 
-from ..lifted.program_surgery import CONSTANT_INPUTS, inputs_of
+from ..lifted.program_surgery import (
+    CONSTANT_INPUTS,
+    copied_program,
+    inputs_of,
+    insert_clone,
+)
 from ..lowering.partitioner import SharedStatePartitioner
 from .xnnpack_limits import separate_dynamic_inputs, within_limits
 
@@ -52,7 +58,8 @@ class ConstantsApartPartitioner(SharedStatePartitioner):
         super().__init__(within_limits(inner), state, method_name=method_name)
 
     def transform_for_pre_decomposition(self, ep: ExportedProgram) -> ExportedProgram:
-        return separate_dynamic_inputs(super().transform_for_pre_decomposition(ep))
+        program = separate_dynamic_inputs(super().transform_for_pre_decomposition(ep))
+        return _with_copies_as_results(program)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         result = super().partition(exported_program)
@@ -76,6 +83,32 @@ class ConstantsApartPartitioner(SharedStatePartitioner):
         return replace(
             result, partition_tags={**result.partition_tags, _APART: delegation}
         )
+
+
+def _with_copies_as_results(program: ExportedProgram) -> ExportedProgram:
+    """Let results be copies of constants that have other uses too.
+
+    ExecuTorch 1.5.1 fails where a constant that belongs to a delegate is a result.
+    """
+    output = program.graph.output_node()
+    shared = {
+        node.name
+        for node, spec in inputs_of(program)
+        if spec.kind in CONSTANT_INPUTS and output in node.users and len(node.users) > 1
+    }
+    if not shared:
+        return program
+    changed = copied_program(program)
+    output = changed.graph.output_node()
+    for node, _ in inputs_of(changed):
+        if node.name in shared:
+            copy = insert_clone(changed, changed.graph, node)
+            output.replace_input_with(node, copy)
+            for result in changed.graph_signature.output_specs:
+                if result.arg.name == node.name:
+                    result.arg = TensorArgument(name=copy.name)
+    changed.graph_module.recompile()
+    return changed
 
 
 def _way(user: fx.Node, constant: fx.Node) -> object:

@@ -15,6 +15,10 @@ from ..lifted.graph_surgery import is_mutating, wrapped_operator
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import inputs_of, outputs_of
 from ..lifted.signatures import leaf_names
+from .export_failures import not_lowered
+
+#: How operators call the argument that switches dropout on.
+_TRAINING = frozenset({"train", "training"})
 
 #: Control flow that 1.5.1 turns into instructions.
 _LOWERED_CONTROL_FLOW = frozenset({"cond", "map_impl", "scan"})
@@ -24,8 +28,8 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
     """Refuse a functional program that cannot equal the eager entry point.
 
     Raises:
-        EntryPointError: it writes into an argument, returns a string, drops at
-            random, or has a control-flow operator that ExecuTorch lacks.
+        EntryPointError: it writes into an argument, takes or returns a string, draws or
+            drops at random, or has a control-flow operator that ExecuTorch lacks.
         StateError: it writes something that is no buffer.
     """
     for spec in lifted.program.graph_signature.output_specs:
@@ -43,6 +47,14 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
                 method_name=name,
                 fqn=spec.target,
             )
+    for node, argument in inputs_of(lifted.program):
+        if isinstance(getattr(argument.arg, "value", None), str):
+            raise EntryPointError(
+                f"entry point '{name}' takes the string"
+                f" '{_argument_of(lifted, node.name)}', which ExecuTorch cannot; give"
+                " it with functools.partial, one entry point for each",
+                method_name=name,
+            )
     for value, _ in outputs_of(lifted.program):
         if isinstance(value, str):
             raise EntryPointError(
@@ -51,6 +63,12 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
                 method_name=name,
             )
     for node in lifted.program.graph.nodes:
+        if _is_random(node):
+            raise EntryPointError(
+                f"entry point '{name}' draws random numbers with {node.target}, other"
+                " ones at each call; draw them outside, and give them as an input",
+                method_name=name,
+            )
         if _drops_at_random(node):
             raise EntryPointError(
                 f"entry point '{name}' has {node.target} in training mode, which gives"
@@ -69,11 +87,7 @@ def refuse_control_flow(name: str, graph_module: fx.GraphModule) -> None:
     """
     for operator in _control_flow(graph_module):
         if operator not in _LOWERED_CONTROL_FLOW:
-            raise EntryPointError(
-                f"entry point '{name}' uses {operator}, which ExecuTorch 1.5.1 has not;"
-                " use torch.cond, or call the entry point repeatedly",
-                method_name=name,
-            )
+            raise not_lowered(name, operator)
 
 
 def _refuse_operators(name: str, graph_module: fx.GraphModule) -> None:
@@ -104,8 +118,22 @@ def _refuse_operators(name: str, graph_module: fx.GraphModule) -> None:
 def _has_out_variant(target: torch._ops.OpOverload) -> bool:
     try:
         return bool(to_out_variant(target))
-    except (AssertionError, RuntimeError):
+    except (AssertionError, AttributeError, RuntimeError):
+        # 1.5.1 looks for what an operator without results cannot have.
         return False
+
+
+def _is_random(node: fx.Node) -> bool:
+    """Tell whether a node draws numbers."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    names = {argument.name for argument in target._schema.arguments}
+    if _TRAINING & names:
+        return False
+    return "dropout_p" not in names or bool(_arguments(node, target).get("dropout_p"))
 
 
 def _drops_at_random(node: fx.Node) -> bool:
@@ -115,10 +143,14 @@ def _drops_at_random(node: fx.Node) -> bool:
         return False
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
-    names = [argument.name for argument in target._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    is_training = given.get("train") or given.get("training")
+    given = _arguments(node, target)
+    is_training = any(given.get(name) for name in _TRAINING)
     return bool(is_training and given.get("dropout", given.get("p")) != 0)
+
+
+def _arguments(node: fx.Node, target: torch._ops.OpOverload) -> dict[str, object]:
+    names = [argument.name for argument in target._schema.arguments]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def _argument_of(lifted: LiftedProgram, placeholder: str) -> str:

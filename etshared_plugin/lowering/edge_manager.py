@@ -28,7 +28,6 @@ from ..context.model import CONTEXT_KEY
 from ..errors import EtsharedError, LoweringError
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import clone_operator, copied_program
-from ..lifted.quantized_kernels import prepare_quantized_kernels
 from ..lifted.restored_state import restore
 from ..plugins import plugin_manager
 from ..state import SharedState
@@ -46,6 +45,7 @@ from .record import build_context
 from .sharing_identity import identify_constants, named_data_of
 from .stored_once import store_once
 from .structure import with_serializable_types
+from .undelegated import prepare_kernels
 
 #: ExecuTorch reads tables of the record in place; keep its scalars aligned.
 _RECORD_ALIGNMENT = 16
@@ -179,7 +179,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             }
         options: dict[int, Mapping[str, str]] = {}
         for name, program in edge._edge_programs.items():
-            prepare_quantized_kernels(name, program)
+            prepare_kernels(name, program)
             options.update(identify_constants(program, name))
         edge._named_data_store = named_data_of(edge._edge_programs)
         passes = {

@@ -10,11 +10,12 @@ from executorch import exir
 from executorch.exir import EdgeCompileConfig
 from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from ..capture.arguments import programs_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.plain_programs import lift_declared, lift_plain_programs
-from ..errors import EntryPointError, PartitionError, StateError
+from ..errors import EntryPointError, LoweringError, PartitionError, StateError
 from ..lifted.control_flow import separate_constants, separate_operands
 from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
@@ -62,7 +63,8 @@ def to_edge_transform_and_lower(
         EntryPointError: ``programs`` is something else.
         PartitionError: a partitioner takes shared state into a delegate, is for an
             entry point that is not there, or is none.
-        LoweringError: ExecuTorch refuses a program; its error is the cause.
+        LoweringError: ExecuTorch refuses a program; its error is the cause. Or
+            ``transform_passes`` has what is no pass.
         PluginError: a plugin failed.
     """
     programs = programs_of(programs)
@@ -151,8 +153,13 @@ def _by_method(
 
 
 def _check_passes(passes: object) -> None:
-    for one in passes if isinstance(passes, (list, tuple)) else [passes]:
+    for one in pytree.tree_leaves(passes or [], is_leaf=callable):
         if isinstance(one, Partitioner):
             raise PartitionError(
                 f"transform_passes is or has {kind_of(one)}; pass it as 'partitioner'"
+            )
+        if not callable(one) or isinstance(one, type):
+            raise LoweringError(
+                f"transform_passes is or has {kind_of(one)}, expected passes: a list,"
+                " a dict of lists by entry point, or a pass manager"
             )

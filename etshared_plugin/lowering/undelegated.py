@@ -1,4 +1,4 @@
-"""Operators that no delegate has taken: kernels for them, or none."""
+"""Operators that no delegate has taken: kernels that have to be loaded, or none."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from ..errors import LoweringError
-from .control_flow import attributes_of
+from ..lifted.control_flow import attributes_of
 
 _CONVOLUTION = exir_ops.edge.aten.convolution.default
+_NONZERO = exir_ops.edge.aten.nonzero.default
 
 
-def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> None:
+def prepare_kernels(method_name: str, program: ExportedProgram) -> None:
     """Register ExecuTorch's quantized kernels if ``program`` needs them.
 
     Branches of control flow are looked at too.
 
     Raises:
-        LoweringError: it has an operator that ExecuTorch has no kernel for.
+        LoweringError: it has an operator that ExecuTorch has no kernel for, or one
+            that gives something else than torch's.
     """
     for node in _nodes(program.graph_module):
         target = node.target
@@ -43,6 +45,14 @@ def prepare_quantized_kernels(method_name: str, program: ExportedProgram) -> Non
                 f"entry point '{method_name}' has a convolution of volumes, which"
                 " ExecuTorch 1.5.1 has no kernel for; compute it as the sum of"
                 " two-dimensional convolutions of its slices",
+                method_name=method_name,
+            )
+        elif target is _NONZERO:
+            # torch lays the result out by columns, the kernel by rows.
+            raise LoweringError(
+                f"entry point '{method_name}' uses the indices of torch.nonzero, or of"
+                " torch.where with one argument, which ExecuTorch 1.5.1 mixes up; use"
+                " the mask itself: x[mask], or torch.where(mask, a, b)",
                 method_name=method_name,
             )
 
