@@ -83,7 +83,11 @@ class Faulty(nn.Module):
         ("noise", EntryPointError, "'noise' draws random numbers with aten.randn"),
         ("coin", EntryPointError, "'coin' draws random numbers with aten.bernoulli"),
         ("attend", EntryPointError, "'attend' draws random numbers with aten.scaled"),
-        ("drop_out", EntryPointError, "'drop_out' has aten.dropout.* in training mode"),
+        (
+            "drop_out",
+            EntryPointError,
+            "'drop_out' has aten.native_dropout.* in training mode",
+        ),
         (
             "write_plain",
             EntryPointError,
