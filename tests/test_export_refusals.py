@@ -215,3 +215,53 @@ def test_convolutions_of_volumes_are_refused() -> None:
     edge = to_edge_transform_and_lower(exported)
     with pytest.raises(LoweringError, match="'forward' has a convolution of volumes"):
         edge.to_executorch()
+
+
+class Contexts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(2, 2)
+
+    def lower_precision(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.dense(x).float()
+
+    def with_gradients(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return self.dense(x) * 2
+
+    def gradient(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.clone().requires_grad_(True)
+            return torch.autograd.grad(self.dense(x).sum(), x)[0]
+
+    def backward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        self.dense(x).sum().backward()
+        return x * 2
+
+    def transformed(self, x: Tensor) -> Tensor:
+        return torch.func.grad(lambda y: self.dense(y).sum())(x)
+
+    def without_gradients(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.dense(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lower_precision", r"uses torch\.autocast, .* cast inputs .* with '\.to\(\)'"),
+        ("with_gradients", r"uses torch\.enable_grad, .*; take it out of the method"),
+        ("gradient", r".*no gradients; take torch\.autograd\.grad, .* out of"),
+        ("backward", r".*no gradients; take torch\.autograd\.grad, .* out of"),
+        ("transformed", r".*no gradients; take .* torch\.func out of the method"),
+    ],
+)
+def test_contexts_that_no_program_has_are_named(name: str, message: str) -> None:
+    model, x = Contexts(), torch.ones(1, 2)
+    fine = EntryPoint(model.without_gradients, (x,))
+    export(model, {"fine": fine})
+    faulty = EntryPoint(getattr(model, name), (x,))
+    with pytest.raises(EntryPointError, match=f"entry point '{name}' {message}"):
+        export(model, {"fine": fine, name: faulty})

@@ -238,12 +238,16 @@ class _Refused(nn.Module):
     def mixed(self, x: torch.Tensor) -> torch.Tensor:
         return torch.where(x > 0, x.half(), x.bfloat16())
 
+    def spectrum(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(x).abs()
+
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("inverse", r"uses aten\.linalg_inv_ex\.default, for which .* has no kernel"),
         ("mixed", r"uses aten\.where\.self, on tensors of several dtypes; bring"),
+        ("spectrum", r"uses aten\.abs\.default, on complex numbers, .*view_as_real"),
     ],
 )
 def test_operators_that_are_refused_are_named(name: str, message: str) -> None:

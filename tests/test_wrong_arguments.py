@@ -18,7 +18,14 @@ from torch.export import ExportedProgram
 
 import etshared_plugin as etshared
 from etshared_plugin import EntryPoint
-from etshared_plugin.errors import EntryPointError, PartitionError, QuantizationError
+from etshared_plugin.errors import (
+    EntryPointError,
+    InputError,
+    LoweringError,
+    PartitionError,
+    QuantizationError,
+    StateMismatchError,
+)
 from etshared_plugin.testing import (
     assert_matches_eager,
     call,
@@ -65,6 +72,7 @@ PROGRAMS = [
     (_Model, "programs is the class _Model, expected what"),
     (ENTRY_POINTS, "program 'forward' is an instance of EntryPoint, expected what"),
     ([MODEL], "programs is an instance of list, expected"),
+    ({}, "there is no program"),
 ]
 
 
@@ -162,3 +170,62 @@ def test_a_partitioner_among_the_passes_is_refused(as_list: bool) -> None:
     one = XnnpackPartitioner()
     with pytest.raises(PartitionError, match="XnnpackPartitioner; pass it as 'partit"):
         etshared.to_edge_transform_and_lower(_program(), [one] if as_list else one)
+
+
+@pytest.mark.parametrize("passes", [3, [3], {"forward": [3]}, [XnnpackPartitioner]])
+def test_what_is_no_pass_is_refused(passes: Any) -> None:  # noqa: ANN401
+    message = "transform_passes is or has (an instance of int|the class Xnn.*), expecte"
+    with pytest.raises(LoweringError, match=message):
+        etshared.to_edge_transform_and_lower(_program(), passes)
+
+
+def _apply(model: _Model, x: Tensor) -> Tensor:
+    return model.double(x) + model.total
+
+
+@pytest.mark.parametrize(
+    "entry_point",
+    [EntryPoint(_apply, (MODEL, X)), EntryPoint(_apply, (), {"x": X, "model": MODEL})],
+)
+def test_a_module_among_the_inputs_is_refused(entry_point: EntryPoint) -> None:
+    message = "'apply' has an instance of _Model, a module, among its inputs; write .*"
+    with pytest.raises(EntryPointError, match=message + r"partial\(fn, module\)"):
+        etshared.export(MODEL, {"apply": entry_point})
+
+
+def test_a_module_may_be_the_argument_of_a_partial() -> None:
+    entry_points = {
+        "partial": EntryPoint(functools.partial(_apply, MODEL), (X,)),
+        "root": EntryPoint(_apply, (X,)),
+        "forward": ENTRY_POINTS["forward"],
+    }
+    calls = [call(name, X) for name in ("forward", "partial", "forward", "root")]
+    assert_matches_eager(MODEL, entry_points, calls)
+
+
+def test_what_names_no_state_is_refused() -> None:
+    exported = etshared.export(MODEL, ENTRY_POINTS)
+    edge = etshared.to_edge_transform_and_lower(exported)
+    session = etshared.load(edge.to_executorch().buffer).session()
+    names: Any
+    for names in (3, [3], ["total", None]):
+        for use in (session.snapshot, session.reset):
+            with pytest.raises(StateMismatchError, match="named by an instance of "):
+                use(names)
+    assert list(session.snapshot(["total"])) == ["total"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"types": 3}, "types is an instance of int, expected a list of classes"),
+        ({"types": [3]}, "types has an instance of int, expected classes"),
+        ({"types": _Model}, "types is the class _Model, expected a list of classes"),
+        ({"data_files": 3}, "data_files is one int, expected a list of paths"),
+    ],
+)
+def test_what_load_does_not_take_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        etshared.load(b"", **options)

@@ -37,6 +37,8 @@ def programs_of(given: object) -> Mapping[str, ExportedProgram]:
         return {"forward": given}
     if not isinstance(given, Mapping):
         raise EntryPointError(f"programs is {kind_of(given)}, expected {_PROGRAMS}")
+    if not given:
+        raise EntryPointError("there is no program to lower, quantize or call")
     check_names(given)
     for name, one in given.items():
         if not isinstance(one, ExportedProgram):

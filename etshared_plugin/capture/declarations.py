@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+from torch.utils import _pytree as pytree
+
 from ..errors import EntryPointError
 from ..lifted.signatures import check_names
+from ..wording import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,14 @@ def check_entry_points(entry_points: Mapping[str, EntryPoint]) -> None:
                 " a tuple; write (x,)",
                 method_name=name,
             )
+        for leaf in pytree.tree_leaves((one.args, dict(one.kwargs or {}))):
+            if isinstance(leaf, nn.Module):
+                raise EntryPointError(
+                    f"entry point '{name}' has {kind_of(leaf)}, a module, among its"
+                    " inputs; write EntryPoint(functools.partial(fn, module), (x,)), or"
+                    " a function that takes the root as its first argument",
+                    method_name=name,
+                )
         for key, bound in (one.binds or {}).items():
             if not isinstance(bound, Bind):
                 raise EntryPointError(

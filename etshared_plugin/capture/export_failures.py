@@ -14,17 +14,43 @@ from ..errors import EntryPointError
 _TORCH = Path(torch.__file__).parent
 _PACKAGE = Path(__file__).parent.parent
 
+#: Contexts that torch traces as operators: what they are, and what to do instead.
+_CONTEXTS = {
+    "wrap_with_autocast": (
+        "torch.autocast",
+        "take it out of the method, and cast inputs and weights with '.to()'",
+    ),
+    "wrap_with_set_grad_enabled": (
+        "torch.enable_grad, torch.set_grad_enabled or a transform of torch.func",
+        "take it out of the method: a program has no gradients",
+    ),
+}
+
+#: What tracing complains of when it meets gradients.
+_GRADIENT_COMPLAINTS = (
+    "a fake tensor in the exported program constant",
+    "functorch tensor",
+    "does not require grad",
+)
+
+
+def not_lowered(name: str, operator: str) -> EntryPointError:
+    """Make the error for control flow, or a context, that ExecuTorch lacks."""
+    what, remedy = _CONTEXTS.get(
+        operator, (operator, "use torch.cond, or call the entry point repeatedly")
+    )
+    return EntryPointError(
+        f"entry point '{name}' uses {what}, which ExecuTorch 1.5.1 has not; {remedy}",
+        method_name=name,
+    )
+
 
 def not_exported(name: str, error: Exception) -> EntryPointError:
     """Make the error for an entry point that torch cannot export; it is the cause."""
     causes = list(_causes(error))
     reason = str(error) or type(error).__name__
     if any(_passed_through(one, "while_loop.py") for one in causes):
-        return EntryPointError(
-            f"entry point '{name}' uses while_loop, which ExecuTorch 1.5.1 has not; use"
-            " torch.cond, or call the entry point repeatedly",
-            method_name=name,
-        )
+        return not_lowered(name, "while_loop")
     if "unbacked symbols" in reason or any(
         isinstance(one, GuardOnDataDependentSymNode) for one in causes
     ):
@@ -34,6 +60,11 @@ def not_exported(name: str, error: Exception) -> EntryPointError:
             " would keep the value it had at export; use torch.cond or torch.where, or"
             " index with a tensor of one dimension",
             method_name=name,
+        )
+    if any(complaint in reason for complaint in _GRADIENT_COMPLAINTS):
+        reason = (
+            "a program has no gradients; take torch.autograd.grad, backward() and"
+            f" transforms of torch.func out of the method. {reason}"
         )
     if "Higher Order Operator: " in reason:
         reason = (

@@ -16,7 +16,7 @@ from ..lifted.lifted_state import LiftedProgram
 
 _WITHOUT_KERNEL = re.compile(r"Operator torch\._ops\.(\S+) is not in Core ATen")
 _OF_SEVERAL_TYPES = re.compile(
-    r"mismatched dtypes:\s*Operator: <EdgeOpOverload: ([\w.]+)>"
+    r"mismatched dtypes:\s*Operator: <EdgeOpOverload: ([\w.]+)>(.*)"
 )
 
 
@@ -35,6 +35,10 @@ def named_operators(programs: Mapping[str, LiftedProgram]) -> Iterator[None]:
             problem += " operators, or outside of the program"
         elif found := _OF_SEVERAL_TYPES.search(str(error)):
             problem = "on tensors of several dtypes; bring them to one with '.to()'"
+            if "torch.complex" in found[2]:
+                problem = "on complex numbers, for which ExecuTorch 1.5.1 has no"
+                problem += " kernel; compute with torch.view_as_real(z), the real and"
+                problem += " imaginary parts"
         else:
             raise
         name = next(_users(found[1], programs), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..errors import InputError
 from ..wording import kind_of
@@ -23,7 +23,8 @@ def read_data_files(data_files: Sequence[FileSource]) -> _native.DataFiles:
         ProgramFormatError: if one cannot be read, is damaged or no data file, or
             two hold the same key.
     """
-    if isinstance(data_files, (str, bytes, bytearray, memoryview, os.PathLike)):
+    single = (str, bytes, bytearray, memoryview, os.PathLike)
+    if isinstance(data_files, single) or not isinstance(data_files, Iterable):
         raise InputError(
             f"data_files is one {type(data_files).__name__}, expected a list of paths"
         )

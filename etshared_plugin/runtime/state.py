@@ -10,6 +10,7 @@ import numpy as np
 from ..context import Buffer
 from ..errors import StateMismatchError
 from ..state_names import matching
+from ..wording import kind_of
 from . import _native
 from .tensors import (
     Framework,
@@ -156,11 +157,18 @@ class SessionState(Mapping[str, Any]):
         """Return the indices of buffers that a caller names; None names all."""
         if names is None:
             return list(self._buffers)
+        given = [names] if isinstance(names, str) else names
+        if not isinstance(given, Iterable):
+            given = [given]
         found: set[int] = set()
         indices, buffers = list(self._buffers), self._buffers.values()
         fqns = [(buffer.fqn, *buffer.aliases) for buffer in buffers]
         groups = [buffer.group for buffer in buffers]
-        for name in [names] if isinstance(names, str) else names:
+        for name in given:
+            if not isinstance(name, str):
+                raise StateMismatchError(
+                    f"state is named by {kind_of(name)}, expected a string or several"
+                )
             matches = matching(name, fqns, groups)
             if not matches:
                 raise StateMismatchError(f"no state matches '{name}', {self._known()}")

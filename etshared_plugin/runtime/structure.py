@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..context import Structure, StructureKind
 from ..errors import InputError
+from ..wording import kind_of
 
 _SEQUENCES = {StructureKind.TUPLE: "tuple", StructureKind.LIST: "list"}
 
@@ -127,4 +128,14 @@ def _constructor(cls: type) -> Callable[[dict[str, object]], object]:
 
 
 def named_classes(types: Sequence[type]) -> dict[str, type]:
+    """Return the classes that results may be instances of, by their names.
+
+    Raises:
+        InputError: if these are no classes.
+    """
+    if not isinstance(types, Iterable):
+        raise InputError(f"types is {kind_of(types)}, expected a list of classes")
+    for cls in types:
+        if not isinstance(cls, type):
+            raise InputError(f"types has {kind_of(cls)}, expected classes")
     return {f"{cls.__module__}:{cls.__qualname__}": cls for cls in types}
