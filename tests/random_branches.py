@@ -36,5 +36,7 @@ def _write_branch(scope: Scope, name: str, operand: Value, result: Kind) -> str:
     # Both branches have to return the same strides.
     code = inner.make(result, 1).code + ".clone(memory_format=torch.contiguous_format)"
     scope.lines.append(f"def {name}(x):")
-    scope.lines += [f"    {line}" for line in (*inner.lines, f"return {code}")]
+    for line in (*inner.lines, f"return {code}"):
+        # Tracing does not see an assignment there, which += is too.
+        scope.lines.append(f"    {line}".replace(" += 1", ".add_(1)"))
     return name

@@ -68,9 +68,6 @@ class Scope:
 
     def make(self, kind: Kind, depth: int = 2) -> Value:
         """Draw an expression."""
-        if kind == Kind(torch.float16, ()):
-            # ExecuTorch 1.5.1 promotes such tensors with Python numbers to float32.
-            return fitted(self.make(kind.of(torch.float32), depth), kind)
         producers: list[Producer] = []
         if depth:
             producers = self._producers(kind, depth - 1)
@@ -159,11 +156,11 @@ class Scope:
 
     def _floating(self, kind: Kind, depth: int) -> list[Producer]:
         def unary() -> str:
-            # With XNNPACK 1.5.1 takes gelu(approximate="tanh") for the exact one.
             return self._pick(
                 "torch.tanh({})", "torch.sigmoid({})", "F.relu({})", "(-{})",
                 "{}.clamp(-1, 1)", "torch.sin({})", "{}.abs()", "F.silu({})",
                 "torch.exp(-({}).abs())", "F.gelu({})",
+                "F.gelu({}, approximate='tanh')",
             ).format(self.code(kind, depth))  # fmt: skip
 
         def binary() -> str:
@@ -179,7 +176,20 @@ class Scope:
             how = self._pick("mean(0)", "amax(0)", "sum(0).tanh()", "mean(0, True)[0]")
             return f"({more}).{how}"
 
-        found = [unary, unary, binary, binary, reduce]
+        def scaled() -> str:
+            patterns = ["({} * 0.25)", "(0.75 - {})", "({} / 2)", "(1 + {}).tanh()"]
+            if kind.dtype != torch.float16:  # has none of these numbers
+                patterns += ["({} * 0.3)", "({} / 1.7)", "(0.1 + {})"]
+            return self._pick(*patterns).format(self.code(kind, depth))
+
+        def prelu() -> str:
+            slopes = self.draw(st.sampled_from((1, kind.shape[1])))
+            weight = self.code(kind.shaped(slopes), 0)
+            return f"F.prelu({self.code(kind, depth)}, {weight})"
+
+        found = [unary, unary, binary, binary, reduce, scaled]
+        if len(kind.shape) > 1 and isinstance(kind.shape[1], int):
+            found.append(prelu)
         if kind.shape and kind.dtype == torch.float32:
             found.append(lambda: f"torch.softmax({self.code(kind, depth)}, -1)")
         if len(kind.shape) == 2 and kind.dtype != torch.float16:

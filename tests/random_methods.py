@@ -15,10 +15,6 @@ from random_refusals import write_refused
 from random_registrations import OWNERS, Draw, Registered, draw_kind, views
 from random_writes import write_statement
 
-#: Whether methods have branches. Not while results of `torch.cond` are lost where
-#: they are reshaped, or with XNNPACK where another `torch.cond` follows.
-BRANCHES = False
-
 
 @dataclass(frozen=True)
 class Method:
@@ -67,7 +63,7 @@ def draw_method(
     for _ in range(draw(st.integers(1, 4))):
         if callable_ and draw(st.integers(0, 3)) == 3:
             _write_call(scope, draw(st.sampled_from(callable_)))
-        elif BRANCHES and draw(st.integers(0, 9)) == 7:
+        elif draw(st.integers(0, 9)) == 7:
             write_branches(scope)
         else:
             write_statement(scope)

@@ -106,9 +106,6 @@ def draw_registered(draw: Draw[Any]) -> Registered:
 def draw_kind(draw: Draw[Any], ranks: Sequence[int] = (2, 1, 0, 3)) -> Kind:
     dtype = draw(st.sampled_from(_DTYPES))
     rank = draw(st.sampled_from(ranks))
-    if dtype == torch.float16:
-        # See Scope.make.
-        rank = max(rank, 1)
     return Kind(dtype, tuple(draw(st.sampled_from(_SIZES)) for _ in range(rank)))
 
 
@@ -181,12 +178,7 @@ def _draw_sharing(draw: Draw[Any], buffers: list[Buffer]) -> list[Buffer]:
         return []
     kind, code = base.kind, base.seen_from("")
     if how == 9:
-        options = [
-            view
-            for view in views(Value(code, kind))
-            if view[0].shape or view[0].dtype != torch.float16
-        ]
-        kind, code = draw(st.sampled_from(options))
+        kind, code = draw(st.sampled_from(views(Value(code, kind))))
         if base.is_parameter:
             code = code.replace(base.name, f"{base.name}.data", 1)
     buffers[position] = replace(base, writes="in place")

@@ -23,7 +23,7 @@ def write_statement(scope: Scope) -> None:
         groups += [one.assignments()] * 2
     if buffer.writes in ("any", "in place"):
         groups += [one.updates(), one.slices(), one.indices(), one.rings()]
-        groups += [one.through_views(), *[one.from_others()] * 2]
+        groups += [one.through_views(), one.diagonals(), *[one.from_others()] * 2]
     scope.draw(st.sampled_from(scope.draw(st.sampled_from([g for g in groups if g]))))()
 
 
@@ -68,6 +68,9 @@ class Statements:
 
     def _row(self, rows: Size = 1) -> Kind:
         return self.kind.shaped(rows, *self.kind.shape[1:])
+
+    def _part(self) -> Kind:
+        return self.kind.shaped(*self.kind.shape[1:])
 
     def _constant(self) -> str:
         value = draw_constant(self.scope.draw, self.kind.shaped()).code
@@ -222,6 +225,28 @@ class Statements:
         assert isinstance(size, int)
         return size
 
+    def diagonals(self) -> list[Statement]:
+        """Writes along a diagonal of the last two dimensions."""
+        code, kind = self.code, self.kind
+        if len(kind.shape) < 2:
+            return []
+        rows, columns = kind.sizes(1)[-2:]
+        diagonal = f"{code}.diagonal(0, -2, -1)"
+        along = kind.shaped(*kind.shape[:-2], min(rows, columns))
+        found = [
+            self._with(f"{diagonal}.copy_({{}})", along),
+            self._emit(f"{diagonal}.fill_({self._constant()})"),
+        ]
+        if len(kind.shape) == 2:
+            constant = self._constant()
+            wrap = self.scope.draw(st.booleans())
+            found.append(self._emit(f"{code}.fill_diagonal_({constant}, {wrap})"))
+        if columns > 1 and self.buffer.writes == "any":
+            along = kind.shaped(*kind.shape[:-2], min(rows, columns - 1))
+            scattered = f"torch.diagonal_scatter({code}, {{}}, 1, -2, -1)"
+            found.append(self._with(f"{code} = {scattered}", along))
+        return found
+
     def rings(self) -> list[Statement]:
         """Writes at a position that is state itself, and moves on."""
         found: list[Statement] = []
@@ -231,13 +256,16 @@ class Statements:
         for other in self.scope.registered.buffers:
             if other.kind.is_integer and other.kind.numel == 1:
                 position = other.seen_from(self.scope.owner)
-                at = f"{self.code}[{position}.reshape(1).long() % {size}]"
+                shape, row = self.scope.draw(
+                    st.sampled_from((("1", self._row()), ("()", self._part())))
+                )
+                at = f"{self.code}[{position}.reshape({shape}).long() % {size}]"
                 end = {
                     "any": f"{position} = ({position} - 1) % {size}",
                     "assign": f"{position} = ({position} + 1) % {size}",
                     "in place": f"{position} += 1",
                 }[other.writes]
-                found.append(self._with(f"{at} = {{}}\n{end}", self._row()))
+                found.append(self._with(f"{at} = {{}}\n{end}", row))
         return found
 
     def through_views(self) -> list[Statement]:
