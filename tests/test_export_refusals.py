@@ -265,3 +265,57 @@ def test_contexts_that_no_program_has_are_named(name: str, message: str) -> None
     faulty = EntryPoint(getattr(model, name), (x,))
     with pytest.raises(EntryPointError, match=f"entry point '{name}' {message}"):
         export(model, {"fine": fine, name: faulty})
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self.values = [0]
+        self.plain = torch.zeros(2)
+        self.nested = {"a": (torch.zeros(2), 1)}
+
+    def count(self, x: Tensor) -> Tensor:
+        self.number += 1
+        return x * self.number
+
+    def grow(self, x: Tensor) -> Tensor:
+        self.values.append(1)
+        return x * len(self.values)
+
+    def assign(self, x: Tensor) -> Tensor:
+        self.plain = self.plain + x
+        return self.plain * 2
+
+    def nest(self, x: Tensor) -> Tensor:
+        self.nested["a"] = (x + self.nested["a"][0], 1)
+        return self.nested["a"][0] * 2
+
+    def fine(self, x: Tensor) -> Tensor:
+        return x + self.plain * len(self.values)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attribute")
+@pytest.mark.parametrize(
+    ("name", "attribute"),
+    [
+        ("count", "number"),
+        ("grow", "values"),
+        ("assign", "plain"),
+        ("nest", "nested"),
+    ],
+)
+def test_changed_attributes_of_submodules_are_refused(
+    name: str, attribute: str
+) -> None:
+    inner = Inner()
+    model = nn.Sequential(nn.Sequential(inner))
+    plain, x = inner.plain, torch.ones(2)
+    message = f"'{name}' changes '0.0.{attribute}', which is no buffer"
+    export(model, {"fine": EntryPoint(inner.fine, (x,))})
+    with pytest.raises(EntryPointError, match=message):
+        export(model, {name: EntryPoint(getattr(inner, name), (x,))})
+    assert (inner.number, inner.values) == (0, [0])
+    assert inner.plain is plain
+    assert torch.equal(plain, torch.zeros(2))
+    assert torch.equal(inner.nested["a"][0], torch.zeros(2))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 #: Registered tensors and submodules; tracing looks after them itself.
 TENSOR_DICTS = ("_parameters", "_buffers", "_modules")
@@ -19,6 +22,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
 #: Packages whose objects are not looked into.
 _OPAQUE_PACKAGES = ("torch", "numpy", "builtins", "functools", "weakref", "enum")
+
+#: Hooks that assign a tensor, ``name``, before each call of their module.
+_REPARAMETRIZATIONS = (WeightNorm, SpectralNorm)
 
 
 class Snapshot:
@@ -165,6 +171,17 @@ class ModuleSnapshot:
             for _, module in self._modules
         ]
 
+    def changed_attributes(self) -> list[str]:
+        """Return the names of attributes that are not as they were."""
+        return [
+            _join(prefix, name)
+            for (prefix, module), attributes in zip(
+                self._modules, self._attributes, strict=True
+            )
+            for name in _changed(module.__dict__, attributes)
+            if name not in _computed(module)
+        ]
+
     def restore(self) -> str | None:
         """Put everything back; return the name of something that had changed."""
         changed: list[str] = []
@@ -185,7 +202,9 @@ class ModuleSnapshot:
                 target.clear()
                 target.update(saved)
             changed += [
-                _join(prefix, name) for name in _rewind(module.__dict__, attributes)
+                _join(prefix, name)
+                for name in _rewind(module.__dict__, attributes)
+                if name not in _computed(module)
             ]
         for (kind, name), snapshot in self._classes.items():
             if not snapshot.matches(vars(kind).get(name)):
@@ -194,14 +213,31 @@ class ModuleSnapshot:
         return changed[0] if changed else None
 
 
+def _changed(
+    current: Mapping[str, Any], before: Mapping[str, Snapshot | None]
+) -> list[str]:
+    new = [name for name in current if name not in before]
+    return new + [
+        name
+        for name, snapshot in before.items()
+        if snapshot is not None
+        and (name not in current or not snapshot.matches(current[name]))
+    ]
+
+
+def _computed(module: nn.Module) -> set[str]:
+    """Return the names of what torch makes anew from parameters at each call."""
+    hooks = module._forward_pre_hooks.values()
+    names = {hook.name for hook in hooks if isinstance(hook, _REPARAMETRIZATIONS)}
+    pruned = {hook for hook in hooks if isinstance(hook, BasePruningMethod)}
+    if isinstance(module, nn.RNNBase):
+        names |= {"_flat_weights", "_flat_weight_refs"}
+    return names | {hook._tensor_name for hook in pruned}
+
+
 def _rewind(current: dict[str, Any], before: dict[str, Snapshot | None]) -> list[str]:
     """Put attributes back in their order; return the names of changed ones."""
-    changed = [name for name in current if name not in before]
-    for name, snapshot in before.items():
-        if snapshot is not None and (
-            name not in current or not snapshot.matches(current[name])
-        ):
-            changed.append(name)
+    changed = _changed(current, before)
     if changed or list(current) != list(before):
         registered = {name: current[name] for name in TENSOR_DICTS}
         current.clear()

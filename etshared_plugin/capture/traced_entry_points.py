@@ -102,15 +102,17 @@ def _trace(
     )
     tensors = {memory.fqn: memory.whole.detach() for memory in layout}
     state = [t.clone(memory_format=torch.contiguous_format) for t in tensors.values()]
-    method = TracedMethod(root, name, function, layout, memories.tensors)
     try:
         with (
-            prepared(root, name, layout),
+            prepared(root, name, layout) as snapshot,
             torch.no_grad(),
             warnings.catch_warnings(),
         ):
             # Lists of RNN weights follow the parameters that tracing swaps in.
             warnings.filterwarnings("ignore", r"The tensor attributes? .*_flat_weights")
+            method = TracedMethod(
+                root, name, function, layout, memories.tensors, snapshot
+            )
             program = torch.export.export(
                 method,
                 (state, args, kwargs),

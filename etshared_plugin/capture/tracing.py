@@ -30,6 +30,7 @@ class TracedMethod(nn.Module):
         function: what to call.
         layout: the state. All buffers must be in it.
         tensors: all that is registered, also what is no state.
+        snapshot: what no attribute may differ from after a call.
 
     After a call, ``assigned`` holds the fqns of state that is another tensor than
     before, ``merged`` pairs that became one memory, and ``replaced`` parameters
@@ -47,17 +48,18 @@ class TracedMethod(nn.Module):
         function: Callable[..., Any],
         layout: Sequence[Memory],
         tensors: Sequence[RegisteredTensor],
+        snapshot: ModuleSnapshot,
     ) -> None:
         super().__init__()
         self._parameters = root._parameters
         self._modules = root._modules
         # Not submodules: their parameters must keep their names.
-        self.__dict__["_call"] = (method_name, function, layout, tensors)
+        self.__dict__["_call"] = (method_name, function, layout, tensors, snapshot)
 
     def forward(
         self, state: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[torch.Tensor], Any]:
-        method_name, function, layout, tensors = self.__dict__["_call"]
+        method_name, function, layout, tensors, snapshot = self.__dict__["_call"]
         wholes = [value.clone() for value in state]
         storages = {
             memory.fqn: _storage(whole)
@@ -78,7 +80,12 @@ class TracedMethod(nn.Module):
         substitution = TensorSubstitution((t.tensor, v[0]) for t, v in before.items())
         try:
             with substitution:
+                # torch.export swaps some; afterwards it hides what changed.
+                swapped = snapshot.changed_attributes()
                 result = function(*args, **kwargs)
+                for name in snapshot.changed_attributes():
+                    if name not in swapped:
+                        raise _changes_attribute(method_name, name)
             result = pytree.tree_map_only(torch.Tensor, substitution.current, result)
             found = {tensor: _registered(tensor) for tensor in tensors}
         finally:
@@ -189,7 +196,7 @@ def _check_kind(method_name: str, memory: Memory, value: torch.Tensor) -> None:
 @contextmanager
 def prepared(
     root: nn.Module, method_name: str, layout: Sequence[Memory]
-) -> Iterator[None]:
+) -> Iterator[ModuleSnapshot]:
     """Take away state and gradients for tracing; give ``root`` back as it was.
 
     Raises:
@@ -209,16 +216,20 @@ def prepared(
                 )
     snapshot.expect_registered()
     try:
-        yield
+        yield snapshot
     except BaseException:
         snapshot.restore()
         raise
     changed = snapshot.restore()
     if changed is not None:
-        raise EntryPointError(
-            f"entry point '{method_name}' changes '{changed}', which is no buffer:"
-            " the exported program would keep the value it had at export; register"
-            " it as a buffer",
-            method_name=method_name,
-            fqn=changed,
-        )
+        raise _changes_attribute(method_name, changed)
+
+
+def _changes_attribute(method_name: str, fqn: str) -> EntryPointError:
+    return EntryPointError(
+        f"entry point '{method_name}' changes '{fqn}', which is no buffer: the"
+        " exported program would keep the value it had at export; register it as a"
+        " buffer",
+        method_name=method_name,
+        fqn=fqn,
+    )
