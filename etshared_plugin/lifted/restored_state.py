@@ -16,7 +16,6 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from .control_flow import keep_results
 from .graph_surgery import (
     aliased_placeholder,
     dtype_of,
@@ -36,6 +35,7 @@ from .program_surgery import (
     order_inputs,
     outputs_of,
 )
+from .separate_branches import keep_results
 
 _NARROW_INTEGERS = frozenset({torch.int32, torch.int16, torch.int8, torch.uint8})
 

@@ -16,10 +16,10 @@ from ..capture.arguments import programs_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.plain_programs import lift_declared, lift_plain_programs
 from ..errors import EntryPointError, LoweringError, PartitionError, StateError
-from ..lifted.control_flow import separate_constants, separate_operands
 from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
+from ..lifted.separate_branches import separate_constants, separate_operands
 from ..state import RESET_STATE, grouped_as, initial_values_program, with_groups
 from ..wording import kind_of
 from .adjusted_executorch import adjusted_executorch
