@@ -3,14 +3,6 @@
 #include <cstring>
 
 namespace etshared::runtime {
-namespace {
-
-bool is_inside(size_t offset, size_t size, size_t total) {
-  return offset <= total && size <= total - offset;
-}
-
-} // namespace
-
 bool ExpectedPayload::matches(const uint8_t* data, size_t size) const {
   if (is_verified_.load(std::memory_order_acquire)) {
     return true;

@@ -1,12 +1,9 @@
 #include "program/data_files.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include <executorch/extension/flat_tensor/serialize/flat_tensor_header.h>
-#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
-#include <executorch/runtime/core/exec_aten/util/tensor_dimension_limit.h>
 
 #include "generated/flat_tensor_generated.h"
 
@@ -16,34 +13,23 @@ namespace {
 namespace fb = ::flat_tensor_flatbuffer;
 using ::executorch::extension::FlatTensorHeader;
 
-bool is_inside(uint64_t offset, uint64_t size, uint64_t total) {
-  return offset <= total && size <= total - offset;
-}
-
-/// Bytes of a tensor; absent when it is no layout that ExecuTorch can have.
-std::optional<uint64_t> nbytes_of(const fb::TensorLayout& layout) {
-  const auto scalar_type = static_cast<ScalarType>(layout.scalar_type());
-  if (layout.sizes() == nullptr || layout.dim_order() == nullptr ||
-      layout.sizes()->size() != layout.dim_order()->size() ||
-      layout.sizes()->size() > et::kTensorDimensionLimit ||
-      !et::isValid(scalar_type)) {
+/// Absent when ExecuTorch can have no such tensor in so many bytes.
+std::optional<TensorLayout> read_layout(
+    const fb::TensorLayout& source,
+    uint64_t most_nbytes) {
+  if (source.sizes() == nullptr || source.dim_order() == nullptr) {
     return std::nullopt;
   }
-  uint64_t nbytes = et::elementSize(scalar_type);
-  uint32_t dims_seen = 0;
-  for (uint32_t i = 0; i < layout.sizes()->size(); ++i) {
-    const int32_t size = layout.sizes()->Get(i);
-    const uint8_t dim = layout.dim_order()->Get(i);
-    if (size < 0 ||
-        __builtin_mul_overflow(nbytes, static_cast<uint64_t>(size), &nbytes)) {
-      return std::nullopt;
-    }
-    dims_seen |= dim < 32 ? 1u << dim : 0u;
-  }
-  if (dims_seen != (1u << layout.sizes()->size()) - 1) {
+  TensorLayout layout{
+      {source.sizes()->begin(), source.sizes()->end()},
+      {source.dim_order()->begin(), source.dim_order()->end()},
+      static_cast<ScalarType>(source.scalar_type())};
+  const auto nbytes = dense_nbytes(layout.sizes, layout.scalar_type);
+  if (!nbytes || *nbytes > most_nbytes ||
+      !is_dim_order(layout.dim_order, layout.sizes.size())) {
     return std::nullopt;
   }
-  return nbytes;
+  return layout;
 }
 
 } // namespace
@@ -103,16 +89,12 @@ Status DataFiles::add(
         {segments + segment.offset(), static_cast<size_t>(segment.size())},
         std::nullopt};
     if (const fb::TensorLayout* layout = source->tensor_layout()) {
-      const auto nbytes = nbytes_of(*layout);
-      if (!nbytes || *nbytes > segment.size()) {
+      entry.layout = read_layout(*layout, segment.size());
+      if (!entry.layout) {
         return damaged(concat(
             "the data of ", quoted(key),
             " do not fit the tensor that they are"));
       }
-      entry.layout = Layout{
-          {layout->sizes()->begin(), layout->sizes()->end()},
-          {layout->dim_order()->begin(), layout->dim_order()->end()},
-          static_cast<ScalarType>(layout->scalar_type())};
     }
     const auto [position, is_new] = entries_.try_emplace(key, std::move(entry));
     if (!is_new) {
@@ -128,13 +110,23 @@ Status DataFiles::add(
   return success();
 }
 
+const DataFiles::Entry* DataFiles::find(std::string_view key) const {
+  const auto position = entries_.find(key);
+  return position == entries_.end() ? nullptr : &position->second;
+}
+
+std::optional<uint64_t> DataFiles::nbytes(std::string_view key) const {
+  const Entry* entry = find(key);
+  return entry == nullptr ? std::nullopt : std::optional(entry->data.size());
+}
+
 et::Result<const et::TensorLayout> DataFiles::get_tensor_layout(
     std::string_view key) const {
-  const auto position = entries_.find(key);
-  if (position == entries_.end() || !position->second.layout) {
+  const Entry* entry = find(key);
+  if (entry == nullptr || !entry->layout) {
     return et::Error::NotFound;
   }
-  const Layout& layout = *position->second.layout;
+  const TensorLayout& layout = *entry->layout;
   return et::TensorLayout::create(
       {layout.sizes.data(), layout.sizes.size()},
       {layout.dim_order.data(), layout.dim_order.size()},
@@ -142,27 +134,26 @@ et::Result<const et::TensorLayout> DataFiles::get_tensor_layout(
 }
 
 et::Result<et::FreeableBuffer> DataFiles::get_data(std::string_view key) const {
-  const auto position = entries_.find(key);
-  if (position == entries_.end()) {
+  const Entry* entry = find(key);
+  if (entry == nullptr) {
     return et::Error::NotFound;
   }
-  const et::Span<const uint8_t>& data = position->second.data;
-  return et::FreeableBuffer(data.data(), data.size(), /*free_fn=*/nullptr);
+  return et::FreeableBuffer(
+      entry->data.data(), entry->data.size(), /*free_fn=*/nullptr);
 }
 
 et::Error DataFiles::load_data_into(
     std::string_view key,
     void* buffer,
     size_t size) const {
-  const auto position = entries_.find(key);
-  if (position == entries_.end()) {
+  const Entry* entry = find(key);
+  if (entry == nullptr) {
     return et::Error::NotFound;
   }
-  const et::Span<const uint8_t>& data = position->second.data;
-  if (size > data.size()) {
+  if (size > entry->data.size()) {
     return et::Error::InvalidExternalData;
   }
-  std::memcpy(buffer, data.data(), size);
+  std::memcpy(buffer, entry->data.data(), size);
   return et::Error::Ok;
 }
 

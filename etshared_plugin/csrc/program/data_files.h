@@ -11,8 +11,8 @@
 #include <executorch/runtime/core/span.h>
 
 #include "base/failure.h"
-#include "base/scalar_type.h"
 #include "program/file_bytes.h"
+#include "program/tensor_layout.h"
 
 namespace etshared::runtime {
 
@@ -29,13 +29,10 @@ class DataFiles final : public et::NamedDataMap {
     return entries_.empty();
   }
   bool contains(std::string_view key) const {
-    return entries_.find(key) != entries_.end();
+    return find(key) != nullptr;
   }
-  /// Bytes of the data; 0 if there are none.
-  size_t nbytes(std::string_view key) const {
-    const auto position = entries_.find(key);
-    return position == entries_.end() ? 0 : position->second.data.size();
-  }
+  /// Bytes of the data; absent if there are none.
+  std::optional<uint64_t> nbytes(std::string_view key) const;
 
   et::Result<const et::TensorLayout> get_tensor_layout(
       std::string_view key) const override;
@@ -46,16 +43,13 @@ class DataFiles final : public et::NamedDataMap {
   et::Result<const char*> get_key(uint32_t index) const override;
 
  private:
-  struct Layout {
-    std::vector<int32_t> sizes;
-    std::vector<uint8_t> dim_order;
-    ScalarType scalar_type;
-  };
   struct Entry {
     et::Span<const uint8_t> data;
     /// Absent for what is no tensor.
-    std::optional<Layout> layout;
+    std::optional<TensorLayout> layout;
   };
+
+  const Entry* find(std::string_view key) const;
 
   std::vector<std::shared_ptr<const FileBytes>> files_;
   std::map<std::string, Entry, std::less<>> entries_;

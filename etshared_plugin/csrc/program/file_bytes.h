@@ -11,6 +11,11 @@
 
 namespace etshared::runtime {
 
+/// Whether `size` bytes at `offset` lie in the first `total`.
+inline bool is_inside(uint64_t offset, uint64_t size, uint64_t total) {
+  return offset <= total && size <= total - offset;
+}
+
 /// Some bytes of a file in memory, or nothing.
 class Mapping {
  public:

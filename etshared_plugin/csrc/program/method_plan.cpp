@@ -1,9 +1,7 @@
 #include "program/method_plan.h"
 
-#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
-#include <executorch/runtime/core/exec_aten/util/tensor_dimension_limit.h>
-
 #include "generated/program_generated.h"
+#include "program/tensor_layout.h"
 
 namespace etshared::runtime {
 namespace {
@@ -27,24 +25,17 @@ Status read_tensor(
   info.is_planned =
       tensor.allocation_info() != nullptr || tensor.data_buffer_idx() != 0;
   if (tensor.sizes() == nullptr || tensor.dim_order() == nullptr ||
-      tensor.sizes()->size() != tensor.dim_order()->size() ||
-      tensor.sizes()->size() > et::kTensorDimensionLimit ||
-      !et::isValid(info.scalar_type)) {
+      tensor.sizes()->size() != tensor.dim_order()->size()) {
     return damaged(method, concat("has a malformed ", info.label));
   }
-  info.nbytes = et::elementSize(info.scalar_type);
   info.sizes.assign(tensor.sizes()->begin(), tensor.sizes()->end());
   info.dim_order.assign(tensor.dim_order()->begin(), tensor.dim_order()->end());
-  uint32_t dims_seen = 0;
-  for (size_t i = 0; i < info.sizes.size(); ++i) {
-    if (info.sizes[i] < 0 ||
-        __builtin_mul_overflow(
-            info.nbytes, static_cast<uint64_t>(info.sizes[i]), &info.nbytes)) {
-      return damaged(method, concat("has a malformed ", info.label));
-    }
-    dims_seen |= info.dim_order[i] < 32 ? 1u << info.dim_order[i] : 0u;
+  const auto nbytes = dense_nbytes(info.sizes, info.scalar_type);
+  if (!nbytes) {
+    return damaged(method, concat("has a malformed ", info.label));
   }
-  if (dims_seen != (1u << info.sizes.size()) - 1) {
+  info.nbytes = *nbytes;
+  if (!is_dim_order(info.dim_order, info.sizes.size())) {
     return damaged(method, concat("has a malformed dim order in ", info.label));
   }
   info.max_sizes = info.sizes;

@@ -125,11 +125,12 @@ Status SharedProgram::expect_payload(const DelegateRecord& delegate) {
         " for ", quoted(delegate.backend_id)));
   }
   for (const auto& [key, nbytes] : delegate.external) {
-    if (data_files_->contains(key) && data_files_->nbytes(key) != nbytes) {
+    const auto found = data_files_->nbytes(key);
+    if (found && *found != nbytes) {
       return Failure{
           FailureKind::kProgramFormat,
           concat(
-              "a data file holds ", data_files_->nbytes(key), " bytes for ",
+              "a data file holds ", *found, " bytes for ",
               quoted(key), ", of which entry point ", quoted(method.name),
               " needs ", nbytes)};
     }

@@ -5,38 +5,12 @@
 #include <set>
 
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
-#include <executorch/runtime/core/exec_aten/util/tensor_dimension_limit.h>
 
 #include "program/shared_context_parts.h"
+#include "program/tensor_layout.h"
 
 namespace etshared::runtime {
 namespace {
-
-bool is_permutation_of_dims(const std::vector<uint8_t>& order, size_t num_dims) {
-  std::vector<bool> is_seen(num_dims, false);
-  for (const uint8_t dim : order) {
-    if (dim >= num_dims || is_seen[dim]) {
-      return false;
-    }
-    is_seen[dim] = true;
-  }
-  return order.size() == num_dims;
-}
-
-/// Also rejects products that overflow, and more dimensions than a tensor has.
-bool has_nbytes(const BufferRecord& buffer) {
-  if (buffer.sizes.size() > et::kTensorDimensionLimit) {
-    return false;
-  }
-  uint64_t nbytes = et::elementSize(buffer.scalar_type);
-  for (const int32_t size : buffer.sizes) {
-    if (size < 0 ||
-        __builtin_mul_overflow(nbytes, static_cast<uint64_t>(size), &nbytes)) {
-      return false;
-    }
-  }
-  return nbytes == buffer.nbytes;
-}
 
 Status read_buffers(const SharedContext& context, ContextRecord& record) {
   std::set<std::string> names;
@@ -73,8 +47,8 @@ Status read_buffers(const SharedContext& context, ContextRecord& record) {
           "buffer ", quoted(buffer.fqn), " has scalar type ",
           static_cast<int>(buffer.scalar_type)));
     }
-    if (!has_nbytes(buffer) ||
-        !is_permutation_of_dims(buffer.dim_order, buffer.sizes.size())) {
+    if (dense_nbytes(buffer.sizes, buffer.scalar_type) != buffer.nbytes ||
+        !is_dim_order(buffer.dim_order, buffer.sizes.size())) {
       return bad(concat(
           "buffer ", quoted(buffer.fqn),
           " has sizes, dim order and nbytes that do not fit together"));
