@@ -14,6 +14,7 @@ from .lifted.lifted_state import LiftedProgram, functionalize
 from .lifted.program_surgery import flat_call
 from .lifted.signatures import CallingConvention
 from .state_names import matching
+from .wording import dtype_name
 
 #: Name of the generated entry point unless the caller chooses another.
 RESET_STATE = "reset_state"
@@ -61,7 +62,7 @@ SharedState = dict[str, StateBuffer]
 
 def tensor_kind(tensor: torch.Tensor) -> str:
     """Name what every entry point has to agree on: dtype and sizes."""
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
 
 
 def select_state(
@@ -117,7 +118,7 @@ def select_state(
     for fqn in sorted(chosen):
         if buffers[fqn].dtype not in _COPYABLE:
             raise StateError(
-                f"shared buffer '{fqn}' is {str(buffers[fqn].dtype)[6:]}, which"
+                f"shared buffer '{fqn}' is {dtype_name(buffers[fqn].dtype)}, which"
                 " ExecuTorch 1.5.1 cannot copy; register it as another type, such as"
                 " int32 or float32",
                 fqn=fqn,

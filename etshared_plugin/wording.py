@@ -10,6 +10,11 @@ def kind_of(value: object) -> str:
     return f"an instance of {type(value).__name__}"
 
 
+def dtype_name(dtype: object) -> str:
+    """Return ``float32`` of ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def counted(count: int, noun: str) -> str:
     """Return ``1 buffer``, ``2 buffers``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError
-from ..state import RESET_STATE
+from ..state import RESET_STATE, tensor_kind
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,7 @@ def _short(value: object) -> str:
     leaves = pytree.tree_leaves(value)
     if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return ", ".join(
-            f"{str(leaf.dtype)[6:]}{list(leaf.shape)}"
-            if isinstance(leaf, torch.Tensor)
-            else repr(leaf)
+            tensor_kind(leaf) if isinstance(leaf, torch.Tensor) else repr(leaf)
             for leaf in leaves
         )
     return repr(value)

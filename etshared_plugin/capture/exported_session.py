@@ -17,7 +17,7 @@ from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, copy_graph, inputs_of
 from ..lifted.signatures import CallingConvention
 from ..state import SharedState
-from ..wording import counted
+from ..wording import counted, dtype_name
 from .arguments import programs_of
 from .calls import Call, is_reset
 from .entry_points import ExportedEntryPoints
@@ -173,7 +173,7 @@ def _difference(
     if not isinstance(value, torch.Tensor):
         return f"a {type(value).__name__}, expected a tensor"
     if value.dtype != expected.dtype:
-        return f"{_short(value.dtype)}, expected {_short(expected.dtype)}"
+        return f"{dtype_name(value.dtype)}, expected {dtype_name(expected.dtype)}"
     sizes = list(value.shape)
     fits = len(sizes) == expected.dim() and all(
         _allows(program, allowed, size)
@@ -187,7 +187,3 @@ def _allows(program: ExportedProgram, allowed: int | torch.SymInt, size: int) ->
         return size == allowed
     bounds = program.range_constraints.get(allowed.node.expr)
     return bounds is None or bool(bounds.lower <= size <= bounds.upper)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

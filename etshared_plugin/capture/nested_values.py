@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
 
+from ..lifted.signatures import DICTS
+
 #: Indices, keys and names of fields that lead to a part; ``()`` is the whole.
 Path: TypeAlias = tuple[int | str, ...]
 
-_DICTS = (dict, OrderedDict, defaultdict)
 _NOTHING = object()
 
 
@@ -66,7 +66,7 @@ def _rest(value: Any, paths: Collection[Path]) -> Any:  # noqa: ANN401
         return left[0] if len(left) == 1 else tuple(left)
     if type(value) is list:
         return left
-    if type(value) in _DICTS:
+    if type(value) in DICTS:
         shorter = copy.copy(value)
         for name, child in zip(names, children, strict=True):
             if child is _NOTHING:

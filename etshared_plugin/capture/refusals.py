@@ -63,18 +63,7 @@ def refuse_unfaithful(name: str, lifted: LiftedProgram) -> None:
                 method_name=name,
             )
     for node in lifted.program.graph.nodes:
-        if _is_random(node):
-            raise EntryPointError(
-                f"entry point '{name}' draws random numbers with {node.target}, other"
-                " ones at each call; draw them outside, and give them as an input",
-                method_name=name,
-            )
-        if _drops_at_random(node):
-            raise EntryPointError(
-                f"entry point '{name}' has {node.target} in training mode, which gives"
-                " other results at each call; call eval() on the module first",
-                method_name=name,
-            )
+        _refuse_randomness(name, node)
     refuse_control_flow(name, lifted.program.graph_module)
     _refuse_operators(name, lifted.program.graph_module)
 
@@ -123,34 +112,29 @@ def _has_out_variant(target: torch._ops.OpOverload) -> bool:
         return False
 
 
-def _is_random(node: fx.Node) -> bool:
-    """Tell whether a node draws numbers."""
+def _refuse_randomness(name: str, node: fx.Node) -> None:
+    """Refuse dropout, or the like, that is switched on, and what draws numbers."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return False
+        return
     if torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    names = {argument.name for argument in target._schema.arguments}
-    if _TRAINING & names:
-        return False
-    return "dropout_p" not in names or bool(_arguments(node, target).get("dropout_p"))
-
-
-def _drops_at_random(node: fx.Node) -> bool:
-    """Tell whether a node is dropout, or the like, that is switched on."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    given = _arguments(node, target)
-    is_training = any(given.get(name) for name in _TRAINING)
-    return bool(is_training and given.get("dropout", given.get("p")) != 0)
-
-
-def _arguments(node: fx.Node, target: torch._ops.OpOverload) -> dict[str, object]:
+        return
     names = [argument.name for argument in target._schema.arguments]
-    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    if _TRAINING.intersection(names):
+        is_training = any(given.get(one) for one in _TRAINING)
+        if is_training and given.get("dropout", given.get("p")) != 0:
+            raise EntryPointError(
+                f"entry point '{name}' has {target} in training mode, which gives"
+                " other results at each call; call eval() on the module first",
+                method_name=name,
+            )
+    elif "dropout_p" not in names or given.get("dropout_p"):
+        raise EntryPointError(
+            f"entry point '{name}' draws random numbers with {target}, other"
+            " ones at each call; draw them outside, and give them as an input",
+            method_name=name,
+        )
 
 
 def _argument_of(lifted: LiftedProgram, placeholder: str) -> str:

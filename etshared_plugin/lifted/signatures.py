@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from torch.utils import _pytree as pytree
 
 from ..errors import EntryPointError
 from ..wording import counted, kind_of
+
+#: Classes that torch.export takes for dicts; results have the first.
+DICTS = (dict, OrderedDict, defaultdict)
 
 
 @dataclass(frozen=True, slots=True)

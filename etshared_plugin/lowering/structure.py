@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
@@ -11,9 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..context import Argument, Structure, StructureKind
 from ..errors import EntryPointError
-from ..lifted.signatures import CallingConvention
-
-_DICTS = (dict, OrderedDict, defaultdict)
+from ..lifted.signatures import DICTS, CallingConvention
 
 
 def arguments_of(method_name: str, call: CallingConvention) -> tuple[Argument, ...]:
@@ -46,7 +44,7 @@ def structure_of(method_name: str, spec: pytree.TreeSpec) -> Structure:
         return Structure(StructureKind.TUPLE, children)
     if spec.type is list:
         return Structure(StructureKind.LIST, children)
-    if spec.type in _DICTS:
+    if spec.type in DICTS:
         keys = spec.context[1] if spec.type is defaultdict else spec.context
         for key in keys:
             if not isinstance(key, str):

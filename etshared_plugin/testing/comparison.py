@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from ..capture.calls import AnyCall, call_of, is_reset
 from ..capture.declarations import EntryPoint
 from ..capture.entry_points import export
 from ..errors import EtsharedError
+from ..lifted.signatures import DICTS
 from ..lowering.edge_transform import Partitioners, to_edge_transform_and_lower
 from ..runtime import Session, SharedProgram, load
 from .captured import refuse_captured_modules
@@ -197,7 +197,7 @@ def assert_stock_runtime_matches(
 
 def _with_plain_dicts(value: object) -> object:
     """Return a result with dicts as sessions return them, without their subclass."""
-    if type(value) in (dict, OrderedDict, defaultdict):
+    if type(value) in DICTS:
         return {key: _with_plain_dicts(one) for key, one in value.items()}  # type: ignore[attr-defined]
     if type(value) in (list, tuple):
         return type(value)(map(_with_plain_dicts, value))  # type: ignore[call-overload,call-arg]
