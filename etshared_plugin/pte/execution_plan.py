@@ -60,13 +60,6 @@ class Placement:
     def end(self) -> int:
         return self.offset + self.nbytes
 
-    def overlaps(self, other: Placement) -> bool:
-        return (
-            self.mem_id == other.mem_id
-            and self.offset < other.end
-            and other.offset < self.end
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
