@@ -350,3 +350,39 @@ def test_results_are_kept_for_views_and_beside_delegates(
     partitioner: Partitioners,
 ) -> None:
     assert_calls_equal_eager(Results(), ["shaped", "beside_delegates"], partitioner)
+
+
+class Reshaping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(2, 4))
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        def keep(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            self.h[:, 0] = h.reshape(-1)[:2] + 1
+            pairs = h.reshape(4, 2)
+            return torch.where(self.h.reshape(4, 2) > 1, pairs, -pairs), x.reshape(-1)
+
+        def clear(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            self.h.zero_()
+            return torch.softmax(h.reshape(4, 2), 1), x.reshape(-1) * 2
+
+        return torch.cond(x.sum() > 0, keep, clear, (self.h + 1, x))
+
+
+def test_branches_reshape_what_they_are_given(partitioner: Partitioners) -> None:
+    model = Reshaping()
+    rows = torch.export.Dim("rows", max=4)
+    assert_equals_eager(
+        model,
+        {
+            "heads": EntryPoint(
+                model.heads, (X.repeat(3, 1),), dynamic_shapes=({0: rows},)
+            )
+        },
+        [
+            call("heads", step * X.repeat(n, 1))
+            for n, step in enumerate((1, -1, 2, 3), 1)
+        ],
+        partitioner,
+    )

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -79,7 +80,10 @@ class TracedMethod(nn.Module):
         before = {tensor: _registered(tensor) for tensor in tensors}
         substitution = TensorSubstitution((t.tensor, v[0]) for t, v in before.items())
         try:
-            with substitution:
+            # torch.export has a symbol for each size of what a branch is given, also
+            # for sizes that are fixed, and then fails where a branch reshapes it.
+            static = torch._dynamo.config.patch(assume_static_by_default=True)
+            with substitution, static:
                 # torch.export swaps some; afterwards it hides what changed.
                 swapped = snapshot.changed_attributes()
                 result = function(*args, **kwargs)
