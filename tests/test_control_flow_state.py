@@ -386,3 +386,45 @@ def test_branches_reshape_what_they_are_given(partitioner: Partitioners) -> None
         ],
         partitioner,
     )
+
+
+class Constants(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(2, 4))
+        self.register_buffer("n", torch.zeros(3, dtype=torch.int32))
+
+    def numbers(self, x: Tensor) -> Tensor:
+        def first(x: Tensor) -> Tensor:
+            self.h[0] = 1
+            self.n[1:] = 7
+            return x + torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+        def second(x: Tensor) -> Tensor:
+            self.h[:, 1:3] = torch.tensor([[5.0, 6.0], [7.0, 8.0]])
+            self.n[0] += 1
+            return x * torch.tensor(2.0)
+
+        return torch.cond(x.sum() > 0, first, second, (x,)) + self.h
+
+    def nested(self, x: Tensor) -> Tensor:
+        def inner(x: Tensor) -> Tensor:
+            self.h[1] = 3
+            return x - torch.tensor([0.5])
+
+        def outer(x: Tensor) -> Tensor:
+            y = torch.cond(x.sum() > 4, inner, torch.exp, (x,))
+            self.n[2] = 9
+            return y
+
+        return torch.cond(x.sum() > 0, outer, torch.sin, (x,))
+
+    def mapped(self, x: Tensor) -> Tensor:
+        scale = torch.tensor([2.0, 3.0, 4.0, 5.0])
+        y = torch_map(lambda row: row * scale + torch.tensor([0.25]), x)
+        self.h += y
+        return y
+
+
+def test_branches_and_loops_have_constants(partitioner: Partitioners) -> None:
+    assert_calls_equal_eager(Constants(), ["numbers", "nested", "mapped"], partitioner)

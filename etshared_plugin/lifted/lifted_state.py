@@ -23,6 +23,7 @@ from torch.export.graph_signature import (
     OutputKind,
 )
 
+from .branch_constants import lift_branch_constants
 from .control_flow import copied_attributes, take_writes_out
 from .decompositions import FAITHFUL_DECOMPOSITIONS
 from .graph_surgery import (
@@ -169,7 +170,8 @@ def _drop_copies(graph: fx.Graph) -> None:
 
 def functionalize(lifted: LiftedProgram) -> LiftedProgram:
     """Remove in-place operators and copies; drop outputs that equal their input."""
-    program = lifted.program.run_decompositions(FAITHFUL_DECOMPOSITIONS)
+    program = lift_branch_constants(lifted.program)
+    program = program.run_decompositions(FAITHFUL_DECOMPOSITIONS)
     index_by_tensors(program.graph)
     _drop_copies(program.graph)
     old_values = replace(lifted, program=program).state_placeholders()
