@@ -257,7 +257,7 @@ def test_partitioning_later_keeps_sharing(
     outcomes = eager_outcomes(exported.family, exported.entry_points, CALLS)
     for partitioner in (
         XnnpackPartitioner(),
-        {"add": XnnpackPartitioner(), "read": XnnpackPartitioner()},
+        {"add": XnnpackPartitioner(), "read": [XnnpackPartitioner()] * 2},
     ):
         lowered = copy.deepcopy(edge).to_backend(partitioner)
         program = assert_program_equals(bytes(lowered.to_executorch().buffer), outcomes)

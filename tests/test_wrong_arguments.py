@@ -179,6 +179,22 @@ def test_what_is_no_pass_is_refused(passes: Any) -> None:  # noqa: ANN401
         etshared.to_edge_transform_and_lower(_program(), passes)
 
 
+def test_names_are_checked_at_each_step_of_lowering() -> None:
+    with pytest.raises(
+        LoweringError, match="passes for entry point 'frward', expected"
+    ):
+        etshared.to_edge_transform_and_lower(_program(), {"frward": []})
+    edge = etshared.to_edge_transform_and_lower(_program())
+    with pytest.raises(
+        LoweringError, match="passes for entry point 'frward', expected"
+    ):
+        edge.transform({"frward": []})
+    with pytest.raises(PartitionError, match="is for entry point 'frward', expected"):
+        edge.to_backend({"frward": XnnpackPartitioner()})
+    with pytest.raises(PartitionError, match="'forward' is the class XnnpackPartition"):
+        edge.to_backend([XnnpackPartitioner])
+
+
 def _apply(model: _Model, x: Tensor) -> Tensor:
     return model.double(x) + model.total
 

@@ -16,7 +16,6 @@ from executorch.exir import (
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
 )
-from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.passes.quant_fusion_pass import quant_fusion_and_const_prop_pass
 from executorch.exir.passes.reinplace import DEFAULT_INPLACEABLE_OPS, reinplace_pass
@@ -32,6 +31,7 @@ from ..lifted.restored_state import restore
 from ..plugins import plugin_manager
 from ..state import SharedState
 from .adjusted_executorch import adjusted_executorch
+from .arguments import Partitioners, check_passes, wrapped_partitioners
 from .faithful_kernels import with_faithful_kernels
 from .memory_planning import (
     MemoryPlanner,
@@ -40,7 +40,6 @@ from .memory_planning import (
     state_nodes,
     without_buffers,
 )
-from .partitioner import SharedStatePartitioner
 from .record import build_context
 from .sharing_identity import identify_constants, named_data_of
 from .stored_once import store_once
@@ -64,22 +63,6 @@ def lowering_errors(action: str) -> Iterator[None]:
         raise LoweringError(
             f"ExecuTorch cannot {action}: {type(error).__name__}: {reason}"
         ) from error
-
-
-def wrap_partitioner(
-    partitioner: Partitioner, method_name: str, lifted: Mapping[str, LiftedProgram]
-) -> SharedStatePartitioner:
-    state = lifted[method_name].inputs if method_name in lifted else ()
-    wrapped = plugin_manager().first_result(
-        "etshared_wrap_partitioner",
-        Partitioner,
-        partitioner=partitioner,
-        method_name=method_name,
-        state=state,
-    )
-    return SharedStatePartitioner(
-        partitioner if wrapped is None else wrapped, state, method_name=method_name
-    )
 
 
 class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
@@ -115,26 +98,33 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
         passes: Any,  # noqa: ANN401
         compile_config: EdgeCompileConfig | None = None,
     ) -> SharedEdgeProgramManager:
-        with adjusted_executorch():
+        check_passes(passes, self._edge_programs)
+        with lowering_errors("transform the entry points"), adjusted_executorch():
             manager = super().transform(passes, compile_config)
         return self._adopt(manager, self._lifted, self._state, self._generated)
 
-    def to_backend(
-        self, partitioner: Partitioner | Mapping[str, Partitioner]
-    ) -> SharedEdgeProgramManager:
-        if not isinstance(partitioner, Mapping):
-            partitioner = dict.fromkeys(
-                (name for name in self._edge_programs if name != self._generated),
-                partitioner,
-            )
-        action = "delegate parts of the entry points"
-        with lowering_errors(action), adjusted_executorch():
-            manager = super().to_backend(
-                {
-                    name: wrap_partitioner(one, name, self._current())
-                    for name, one in partitioner.items()
-                }
-            )
+    def to_backend(self, partitioner: Partitioners) -> SharedEdgeProgramManager:
+        """Let delegates take more of the programs.
+
+        Args:
+            partitioner: as for :func:`to_edge_transform_and_lower`; several for one
+                entry point take their parts in turn.
+
+        Raises:
+            PartitionError, LoweringError, PluginError: as there.
+        """
+        names = [name for name in self._edge_programs if name != self._generated]
+        wrapped = wrapped_partitioners(partitioner, names, self._current())
+        manager: EdgeProgramManager = self
+        with (
+            lowering_errors("delegate parts of the entry points"),
+            adjusted_executorch(),
+        ):
+            for turn in range(max(map(len, wrapped.values()), default=0)):
+                manager = EdgeProgramManager.to_backend(
+                    manager,
+                    {n: some[turn] for n, some in wrapped.items() if turn < len(some)},
+                )
         return self._adopt(manager, self._lifted, self._state, self._generated)
 
     @adjusted_executorch()

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from executorch import exir
 from executorch.exir import EdgeCompileConfig
-from executorch.exir.backend.partitioner import Partitioner
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from ..capture.arguments import programs_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.plain_programs import lift_declared, lift_plain_programs
-from ..errors import EntryPointError, LoweringError, PartitionError, StateError
+from ..errors import EntryPointError, StateError
 from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
 from ..lifted.separate_branches import separate_constants, separate_operands
 from ..state import RESET_STATE, grouped_as, initial_values_program, with_groups
-from ..wording import kind_of
 from .adjusted_executorch import adjusted_executorch
-from .edge_manager import SharedEdgeProgramManager, lowering_errors, wrap_partitioner
+from .arguments import Partitioners, check_passes, wrapped_partitioners
+from .edge_manager import SharedEdgeProgramManager, lowering_errors
 from .operator_errors import named_operators
-
-OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
-Partitioners: TypeAlias = OneOrSeveral | Mapping[str, OneOrSeveral]
 
 
 def to_edge_transform_and_lower(
@@ -64,11 +59,11 @@ def to_edge_transform_and_lower(
         PartitionError: a partitioner takes shared state into a delegate, is for an
             entry point that is not there, or is none.
         LoweringError: ExecuTorch refuses a program; its error is the cause. Or
-            ``transform_passes`` has what is no pass.
+            ``transform_passes`` has what is no pass, or is for an entry point that is
+            not there.
         PluginError: a plugin failed.
     """
     programs = programs_of(programs)
-    _check_passes(transform_passes)
     for name in constant_methods or {}:
         if name in programs:
             raise EntryPointError(
@@ -93,11 +88,9 @@ def to_edge_transform_and_lower(
                 method_name=reset_entry_point,
             )
         lifted[reset_entry_point] = initial_values_program(shared)
+    check_passes(transform_passes, lifted)
     lifted = {name: _lowerable(program) for name, program in lifted.items()}
-    partitioners = {
-        name: [wrap_partitioner(one, name, lifted) for one in several]
-        for name, several in _by_method(partitioner, programs).items()
-    }
+    partitioners = wrapped_partitioners(partitioner, programs, lifted)
     with (
         lowering_errors("lower the entry points"),
         named_operators(lifted),
@@ -120,46 +113,3 @@ def _lowerable(lifted: LiftedProgram) -> LiftedProgram:
     return anchor(
         replace(lifted, program=separate_constants(separate_operands(lifted.program)))
     )
-
-
-def _by_method(
-    partitioner: Partitioners | None, programs: Mapping[str, ExportedProgram]
-) -> dict[str, Sequence[Partitioner]]:
-    if partitioner is None:
-        return {}
-    if not isinstance(partitioner, Mapping):
-        partitioner = dict.fromkeys(programs, partitioner)
-    for name in partitioner:
-        if name not in programs:
-            raise PartitionError(
-                f"partitioner is for entry point '{name}', expected one of"
-                f" {', '.join(map(repr, programs))}",
-                method_name=name,
-            )
-    by_method: dict[str, Sequence[Any]] = {
-        name: several if isinstance(several, (list, tuple)) else [several]
-        for name, several in partitioner.items()
-    }
-    for name, several in by_method.items():
-        for one in several:
-            if not isinstance(one, Partitioner):
-                example = one if isinstance(one, type) else Partitioner
-                raise PartitionError(
-                    f"partitioner of entry point '{name}' is {kind_of(one)}, expected"
-                    f" a Partitioner or a list of them, such as {example.__name__}()",
-                    method_name=name,
-                )
-    return by_method
-
-
-def _check_passes(passes: object) -> None:
-    for one in pytree.tree_leaves(passes or [], is_leaf=callable):
-        if isinstance(one, Partitioner):
-            raise PartitionError(
-                f"transform_passes is or has {kind_of(one)}; pass it as 'partitioner'"
-            )
-        if not callable(one) or isinstance(one, type):
-            raise LoweringError(
-                f"transform_passes is or has {kind_of(one)}, expected passes: a list,"
-                " a dict of lists by entry point, or a pass manager"
-            )

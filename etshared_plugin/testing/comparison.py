@@ -18,7 +18,8 @@ from ..capture.declarations import EntryPoint
 from ..capture.entry_points import export
 from ..errors import EtsharedError
 from ..lifted.signatures import DICTS
-from ..lowering.edge_transform import Partitioners, to_edge_transform_and_lower
+from ..lowering.arguments import Partitioners
+from ..lowering.edge_transform import to_edge_transform_and_lower
 from ..runtime import Session, SharedProgram, load
 from .captured import refuse_captured_modules
 from .drawing import Inputs, draw_calls
