@@ -265,6 +265,38 @@ def test_what_is_no_call_is_refused_everywhere_alike(one: Any, message: str) -> 
         exported_outcomes(_exported(), [one])
 
 
+def test_sizes_that_depend_on_one_another_are_checked() -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(()))
+
+        def forward(self, x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
+            self.total += pairs.sum()
+            return (x + y).repeat(2) * pairs
+
+    model, n = Pairs(), torch.export.Dim("n", max=6)
+    one = EntryPoint(
+        model.forward,
+        (torch.ones(3), torch.ones(3), torch.ones(6)),
+        dynamic_shapes=({0: n}, {0: n}, {0: 2 * n}),
+    )
+    exported = etshared.export(model, {"forward": one})
+
+    def inputs(*sizes: int) -> list[tuple[str, tuple[Tensor, ...]]]:
+        return [("forward", tuple(torch.ones(size) for size in sizes))]
+
+    [outcome] = exported_outcomes(exported, inputs(5, 5, 10))
+    assert outcome.result.tolist() == [2.0] * 10
+    for sizes, message in [
+        ((5, 4, 10), r"'y' is of shape \[4\], expected \[5\]"),
+        ((5, 5, 9), r"'pairs' is of shape \[9\], expected \[10\]"),
+        ((7, 7, 14), r"'x' is of shape \[7\], expected \[\d to 6\]"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            exported_outcomes(exported, inputs(*sizes))
+
+
 class _Normed(nn.Module):
     """Has a weight that is computed from parameters, and is none itself."""
 

@@ -11,16 +11,14 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError
 from ..lifted.control_flow import attributes_of
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, copy_graph, inputs_of
-from ..lifted.signatures import CallingConvention
 from ..state import SharedState
-from ..wording import counted, dtype_name
 from .arguments import programs_of
 from .calls import Call, is_reset
 from .entry_points import ExportedEntryPoints
+from .given_inputs import flat_inputs
 from .plain_programs import lift_declared, lift_plain_programs
 
 
@@ -104,86 +102,3 @@ class ExportedSession:
         count = len(lifted.outputs)
         self.state.update(zip(lifted.outputs, results[:count], strict=True))
         return pytree.tree_unflatten(results[count:], lifted.call.out_spec)
-
-
-def flat_inputs(
-    name: str,
-    lifted: LiftedProgram,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> list[Any]:
-    """Bring the inputs of an entry point into the order of its graph.
-
-    Raises:
-        InputError: they are not what the entry point was exported for.
-    """
-    leaves, spec = pytree.tree_flatten(_ordered(name, lifted.call, args, kwargs))
-    if spec != lifted.call.in_spec:
-        raise InputError(
-            f"entry point '{name}': inputs are nested as {spec}, expected"
-            f" {lifted.call.in_spec}",
-            method_name=name,
-        )
-    program = lifted.program
-    placeholders = [n for n, s in inputs_of(program) if s.kind is InputKind.USER_INPUT]
-    own = placeholders[len(lifted.inputs) :]
-    for node, leaf in zip(own, leaves, strict=True):
-        expected = node.meta["val"]
-        difference = _difference(leaf, expected, program)
-        if difference:
-            raise InputError(
-                f"entry point '{name}': input '{node.name}' is {difference}",
-                method_name=name,
-            )
-    return leaves
-
-
-def _ordered(
-    name: str,
-    call: CallingConvention,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Bring inputs into the form that the entry point was exported with."""
-    args_spec, kwargs_spec = call.in_spec.children()
-    count, keys = args_spec.num_children, list(kwargs_spec.context or ())
-    by_name = list(call.argument_names[:count])[len(args) :]
-    given = set(kwargs)
-    if len(args) + len(by_name) != count or given != {*by_name, *keys}:
-        wanted = ", ".join(call.argument_names) or counted(count, "positional input")
-        raise InputError(
-            f"entry point '{name}': got {counted(len(args), 'positional input')} and"
-            f" {sorted(given)}, expected the arguments it was exported with: {wanted}",
-            method_name=name,
-        )
-    positional = (*args, *(kwargs[one] for one in by_name))
-    return positional, {key: kwargs[key] for key in keys}
-
-
-def _difference(
-    value: object,
-    expected: object,
-    program: ExportedProgram,
-) -> str | None:
-    """Say what is wrong with an input, or None."""
-    if not isinstance(expected, torch.Tensor):
-        if isinstance(expected, torch.SymInt) or value == expected:
-            return None
-        return f"{value!r}, expected {expected!r} as it was exported"
-    if not isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__}, expected a tensor"
-    if value.dtype != expected.dtype:
-        return f"{dtype_name(value.dtype)}, expected {dtype_name(expected.dtype)}"
-    sizes = list(value.shape)
-    fits = len(sizes) == expected.dim() and all(
-        _allows(program, allowed, size)
-        for allowed, size in zip(expected.shape, sizes, strict=True)
-    )
-    return None if fits else f"of shape {sizes}, expected {list(expected.shape)}"
-
-
-def _allows(program: ExportedProgram, allowed: int | torch.SymInt, size: int) -> bool:
-    if isinstance(allowed, int):
-        return size == allowed
-    bounds = program.range_constraints.get(allowed.node.expr)
-    return bounds is None or bool(bounds.lower <= size <= bounds.upper)

@@ -11,11 +11,11 @@ from torch.export.graph_signature import (
     InputKind,
     TensorArgument,
 )
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from ..context import InputSizes
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import inputs_of
+from ..lifted.sizes import expression_of, range_of
 
 
 def input_sizes(
@@ -42,11 +42,11 @@ def input_sizes(
         shape = value.shape if isinstance(value, torch.Tensor) else ()
         lowest, highest, numbers = [], [], []
         for size, most in zip(shape, largest, strict=True):
-            expression = _expression(size)
+            expression = expression_of(size)
             number, least = 0, most
             if expression is not None:
                 number = symbols.setdefault(expression, len(symbols) + 1)
-                span = _range_of(expression, program.range_constraints)
+                span = range_of(expression, program.range_constraints)
                 least = int(span.lower) if span.lower > 0 else 0
                 most = int(span.upper) if span.upper < most else most
             lowest.append(least)
@@ -69,14 +69,3 @@ def _largest_sizes(
         for spec in signature.input_specs
         if spec.kind is InputKind.USER_INPUT
     ]
-
-
-def _expression(size: int | torch.SymInt) -> Any:  # noqa: ANN401
-    """Return what a size depends on, None if it is fixed."""
-    if not isinstance(size, torch.SymInt) or size.node.expr.is_number:
-        return None
-    return size.node.expr
-
-
-def _range_of(expression: Any, known: dict[Any, ValueRanges[Any]]) -> Any:  # noqa: ANN401
-    return known[expression] if expression in known else bound_sympy(expression, known)

@@ -9,7 +9,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..capture.calls import AnyCall, call_of, is_reset
-from ..capture.exported_session import ExportedSession, flat_inputs, lift_programs
+from ..capture.exported_session import ExportedSession, lift_programs
+from ..capture.given_inputs import flat_inputs
 from .eager import Outcome
 
 
