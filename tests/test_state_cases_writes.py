@@ -312,8 +312,14 @@ def test_a_write_into_an_argument_is_refused_at_export() -> None:
     def get_into(root: OnlyCopies, destination: Tensor) -> None:
         destination.copy_(root.h)
 
-    with pytest.raises(
-        EntryPointError,
-        match="'get_into' writes into its argument 'destination'.*return the value",
-    ):
-        export(model, {"get_into": EntryPoint(get_into, (torch.zeros(2, 3),))})
+    def swap(root: OnlyCopies, destination: Tensor) -> None:
+        root.h, old = destination + 0, root.h
+        destination.copy_(old)
+
+    for function in (get_into, swap):
+        name = function.__name__
+        with pytest.raises(
+            EntryPointError,
+            match=f"'{name}' writes into its argument 'destination'.*return the value",
+        ):
+            export(model, {name: EntryPoint(function, (torch.zeros(2, 3),))})

@@ -186,15 +186,17 @@ def functionalize(lifted: LiftedProgram) -> LiftedProgram:
     ]
     for _, value in written:
         use_contiguous_value(value)
-    rest = outputs_of(program)
-    del rest[first : first + len(lifted.outputs)]
+    results = outputs_of(program)
+    results[first : first + len(lifted.outputs)] = [
+        (value, user_output(value)) for _, value in written
+    ]
     return replace(
         lifted,
         program=assemble(
             program,
             program.graph,
             inputs_of(program),
-            [(value, user_output(value)) for _, value in written] + rest,
+            results,
         ),
         outputs=tuple(fqn for fqn, _ in written),
     )
