@@ -83,6 +83,28 @@ class Branching(nn.Module):
         return torch.cond(x.sum() > 0, teach, lambda x: x - 1, (x,))
 
 
+class CastsState(nn.Module):
+    """What a branch writes is also given to it, in a dtype of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.tensor(0, dtype=torch.int32))
+
+    def count(self, x: Tensor) -> Tensor:
+        def add(n: Tensor) -> Tensor:
+            self.n.add_(1)
+            return n + self.n
+
+        n = self.n.to(torch.int64).to(torch.int32)
+        return torch.cond(x.sum() > 0, add, lambda n: n - 1, (n,))
+
+
+def test_a_branch_writes_what_it_gets_in_another_dtype(
+    partitioner: Partitioners,
+) -> None:
+    assert_calls_equal_eager(CastsState(), ["count"], partitioner)
+
+
 def test_branches_read_and_write_state(partitioner: Partitioners) -> None:
     torch.manual_seed(0)
     names = ["read", "write", "keep_or_take", "learn", "read", "write"]

@@ -77,6 +77,8 @@ def aliased_inputs(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
     if node.target is operator.getitem:
         yield node.all_input_nodes[0], False
     elif isinstance(node.target, torch._ops.OpOverload):
+        if node.target.overloadpacket is _aten.to and _converts(node):
+            return
         arguments = node.target._schema.arguments
         given = dict(zip((a.name for a in arguments), node.args, strict=False))
         for argument in arguments:
@@ -86,6 +88,10 @@ def aliased_inputs(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
                 fx.map_arg(value, inputs.append)
                 for one in inputs:
                     yield one, argument.alias_info.is_write
+
+
+def _converts(node: fx.Node) -> bool:
+    return dtype_of(node) != dtype_of(node.args[0])
 
 
 def copied_value(node: fx.Node) -> fx.Node | None:
