@@ -33,9 +33,8 @@ def _write_branch(scope: Scope, name: str, operand: Value, result: Kind) -> str:
         statements = Statements(inner, buffer)
         groups = [statements.copies(), statements.updates(), statements.slices()]
         scope.draw(st.sampled_from([one for group in groups for one in group]))()
-    # Both branches have to return the same strides; torch.export fails on some
-    # clones with a memory format.
-    code = inner.make(result, 1).code + ".contiguous().clone()"
+    # Both branches have to return the same strides, also of dimensions of size 1.
+    code = f"fresh({inner.make(result, 1).code})"
     scope.lines.append(f"def {name}(x):")
     for line in (*inner.lines, f"return {code}"):
         # Tracing does not see an assignment there, which += is too.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from random_kinds import MAX_SIZE
+from random_kinds import FLOATS, MAX_SIZE
 from random_methods import Method, draw_method
 from random_registrations import Draw, Registered, draw_registered
 from torch import nn
@@ -35,6 +35,10 @@ def cond(condition, on_true, on_false, operands):
     if torch.compiler.is_exporting():
         return torch.cond(condition, on_true, on_false, operands)
     return (on_true if condition else on_false)(*operands)
+
+
+def fresh(x):
+    return x.reshape(-1).clone().reshape(x.shape)
 """
 
 
@@ -42,9 +46,9 @@ def cond(condition, on_true, on_false, operands):
 class RandomModel:
     """A module class ``Model`` with methods to export.
 
-    ``dtypes`` are those of its buffers and inputs, ``assigned`` the fqns of buffers
-    that methods may replace. If the model holds something that export has to refuse,
-    ``refusal`` is what the error's message matches.
+    ``dtypes`` are those of its buffers and inputs, and floating ones that it computes
+    in, ``assigned`` the fqns of buffers that methods may replace. If the model holds
+    something that export has to refuse, ``refusal`` is what the message matches.
     """
 
     source: str = field(repr=False)
@@ -112,8 +116,10 @@ def random_models(draw: Draw) -> RandomModel:
         methods.append(draw_method(draw, registered, methods, refusable))
     kinds = {buffer.kind.dtype for buffer in registered.buffers}
     kinds.update(kind.dtype for method in methods for _, kind in method.inputs)
+    source = _source(registered, methods)
+    kinds.update(dtype for dtype in FLOATS if str(dtype) in source)
     return RandomModel(
-        _source(registered, methods),
+        source,
         tuple(methods),
         frozenset(kinds),
         frozenset(b.fqn for b in registered.buffers if b.writes != "in place"),
