@@ -105,6 +105,35 @@ def test_a_branch_writes_what_it_gets_in_another_dtype(
     assert_calls_equal_eager(CastsState(), ["count"], partitioner)
 
 
+class OneRow(nn.Module):
+    """State with a size of 1, where strides mean nothing, differs in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(1, 4, 4))
+        self.register_buffer("g", torch.ones(1, 4))
+
+    def mark(self, x: Tensor) -> Tensor:
+        self.h = torch.diagonal_scatter(self.h, x, 0, -2, -1)
+
+        def clear(x: Tensor) -> Tensor:
+            self.h.zero_()
+            return x + 1
+
+        def count(x: Tensor) -> Tensor:
+            self.g.add_(2)
+            return x * self.g
+
+        return torch.cond(x.sum() > 0, clear, count, (x,))
+
+    def read(self, x: Tensor) -> Tensor:
+        return self.h + x
+
+
+def test_branches_write_what_has_a_size_of_1(partitioner: Partitioners) -> None:
+    assert_calls_equal_eager(OneRow(), ["mark", "read"], partitioner)
+
+
 def test_branches_read_and_write_state(partitioner: Partitioners) -> None:
     torch.manual_seed(0)
     names = ["read", "write", "keep_or_take", "learn", "read", "write"]
