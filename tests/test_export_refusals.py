@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from etshared_plugin import EntryPoint, export, to_edge_transform_and_lower
 from etshared_plugin.errors import EntryPointError, LoweringError, StateError
+from etshared_plugin.testing import assert_matches_eager
 
 
 class Faulty(nn.Module):
@@ -319,3 +320,34 @@ def test_changed_attributes_of_submodules_are_refused(
     assert inner.plain is plain
     assert torch.equal(plain, torch.zeros(2))
     assert torch.equal(inner.nested["a"][0], torch.zeros(2))
+
+
+@pytest.mark.parametrize("name", ["lifted_tensor_0", "_lifted_tensor_constant0"])
+def test_buffers_called_as_constants_of_the_exporter_are_refused(name: str) -> None:
+    model = nn.Module()
+    model.register_buffer(name, torch.zeros(2))
+    with pytest.raises(StateError, match=f"'{name}' has a name .* rename it"):
+        export(model, {"read": EntryPoint(functools.partial(getattr, model, name))})
+
+
+def test_names_of_state_need_not_be_identifiers() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.ModuleDict({"a-b": nn.BatchNorm1d(2)})
+            self.register_buffer("x y", torch.zeros(2))
+            self.register_buffer("x_y", torch.ones(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            getattr(self, "x y").add_(x)
+            self.x_y.mul_(x)
+            return self.norms["a-b"](x[None]) + getattr(self, "x y") + self.x_y
+
+        def adapt(self, x: Tensor) -> None:
+            self.norms["a-b"].running_mean.add_(x)
+
+    model, x = Named().eval(), torch.tensor([1.0, 2.0])
+    entry_points = {
+        name: EntryPoint(getattr(model, name), (x,)) for name in ("forward", "adapt")
+    }
+    assert_matches_eager(model, entry_points)

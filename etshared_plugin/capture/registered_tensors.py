@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +14,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import StateError
 from ..lifted.tensor_views import View, lies_in, overlap, view_of_whole
+
+_NAME_OF_CONSTANT = re.compile(r"_?lifted_tensor_(constant)?\d+$")
 
 #: A registry of a module (``_buffers`` or ``_parameters``) and a key of it.
 Place = tuple[dict[str, Any], str]
@@ -77,9 +80,19 @@ class Memory:
 
 
 def registered_tensors(root: nn.Module) -> list[RegisteredTensor]:
-    """Return every buffer and parameter once, in the order of the modules."""
+    """Return every buffer and parameter once, in the order of the modules.
+
+    Raises:
+        StateError: one is called as a constant of the exporter may be.
+    """
     names: dict[int, list[str]] = {}
     for fqn, tensor in _named_tensors(root, remove_duplicate=False):
+        if _NAME_OF_CONSTANT.match(fqn):
+            raise StateError(
+                f"'{fqn}' has a name that torch.export and ExecuTorch give to"
+                " constants, one of which would take its place; rename it",
+                fqn=fqn,
+            )
         names.setdefault(id(tensor), []).append(fqn)
     places: dict[int, list[Place]] = {}
     tensors: dict[int, torch.Tensor] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,11 @@ BASES = "_all_bases"
 
 
 def rename_placeholder(node: fx.Node, name: str, taken: set[str]) -> None:
-    """Name a placeholder ``name``, or that with a number if it is taken."""
+    """Name a placeholder ``name``, or that with a number if it is taken.
+
+    What no identifier has, as in the keys of a ModuleDict, becomes an underscore.
+    """
+    name = re.sub(r"\W", "_", name)
     candidate, count = name, 0
     names = taken | {n.name for n in node.graph.nodes if n is not node}
     while candidate in names:
