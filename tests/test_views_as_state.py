@@ -305,6 +305,47 @@ def test_views_are_made_of_the_whole(take: Callable[[Tensor], Tensor]) -> None:
     assert torch.equal(made, part)
 
 
+class DropsOut(nn.Module):
+    """Dropout that is switched off returns what it is given, not a copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout()
+        self.register_buffer("h", torch.ones(2))
+        self.register_buffer("start", torch.zeros(2))
+
+    def read(self, x: Tensor) -> Tensor:
+        y = self.drop(self.h)
+        self.h.add_(x)
+        return y * 2
+
+    def write(self, x: Tensor) -> Tensor:
+        self.drop(self.h).mul_(x)
+        return self.drop(x)
+
+    def restart(self) -> None:
+        self.h = self.drop(self.start)
+
+
+def test_dropout_that_is_off_returns_its_input(partitioner: Partitioners) -> None:
+    model, x = DropsOut().eval(), torch.tensor([2.0, 3.0])
+    names = ["read", "write", "read"]
+    assert_equals_eager(
+        model,
+        {name: EntryPoint(getattr(model, name), (x,)) for name in names},
+        [call(name, x) for name in names],
+        partitioner,
+    )
+    with pytest.raises(StateError, match="'restart' makes one tensor of .*'h' and 'st"):
+        export(
+            model,
+            {
+                "read": EntryPoint(model.read, (x,)),
+                "restart": EntryPoint(model.restart),
+            },
+        )
+
+
 def test_overlap_is_of_elements_not_of_ends() -> None:
     t = torch.zeros(4, 4)
     assert overlap(t[1], t[:, 2])

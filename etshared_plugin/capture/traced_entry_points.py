@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
@@ -120,6 +120,7 @@ def _trace(
             )
         refuse_control_flow(name, program.graph_module)
         show_hidden_writes(program.graph)
+        merged = {*method.merged, *_returned_twice(program.graph, list(tensors))}
         write_views_apart(program.graph)
         _, in_spec = pytree.tree_flatten((args, kwargs))
         assert program.call_spec.out_spec is not None
@@ -152,8 +153,23 @@ def _trace(
         lifted,
         frozenset({*in_place, *method.assigned, *method.replaced}),
         frozenset(in_place),
-        tuple(method.merged),
+        tuple(sorted(merged)),
     )
+
+
+def _returned_twice(graph: fx.Graph, fqns: Sequence[str]) -> set[tuple[str, str]]:
+    """Return pairs of state whose new value is one tensor.
+
+    Tracing has seen all but what dropout returned that is switched off.
+    """
+    values = graph.output_node().args[0]
+    assert isinstance(values, tuple | list)
+    first: dict[object, str] = {}
+    return {
+        (first[value], fqn)
+        for fqn, value in zip(fqns, values, strict=False)
+        if first.setdefault(value, fqn) != fqn
+    }
 
 
 def _refuse_strides(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:

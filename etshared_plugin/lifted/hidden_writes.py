@@ -8,6 +8,7 @@ from torch import fx
 from .graph_surgery import insert_call
 
 _aten = torch.ops.aten
+_DROPOUTS = (_aten.dropout.default, _aten.feature_dropout.default)
 
 
 def show_hidden_writes(graph: fx.Graph) -> None:
@@ -15,10 +16,15 @@ def show_hidden_writes(graph: fx.Graph) -> None:
 
     `torch.export` takes normalization layers for functional. What they return while
     they update their statistics does not depend on them. Behind `fill_diagonal_` is
-    `as_strided`, which torch does not follow into a view. The graph is changed in
+    `as_strided`, which torch does not follow into a view. Dropout that is switched
+    off returns its input itself, which may be written later. The graph is changed in
     place.
     """
     for node in list(graph.nodes):
+        if node.target in _DROPOUTS and not node.args[2]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            continue
         if node.target is _aten.fill_diagonal_.default:
             _fill_diagonals(graph, node)
             continue
