@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import EntryPointError, EtsharedError, StateError
 from ..lifted.control_flow import attributes_of, take_writes_out
 from ..lifted.graph_surgery import (
+    as_identifier,
     memory_owners,
     nodes_written_in_place,
     rename_placeholder,
@@ -33,7 +34,7 @@ from .declarations import EntryPoint
 from .export_failures import not_exported
 from .refusals import refuse_control_flow, refuse_unfaithful
 from .registered_tensors import Memory, MemoryMap
-from .tracing import TracedMethod, prepared
+from .tracing import TracedMethod, names_of_one, prepared
 
 
 def trace(
@@ -120,7 +121,9 @@ def _trace(
             )
         refuse_control_flow(name, program.graph_module)
         show_hidden_writes(program.graph)
-        merged = {*method.merged, *_returned_twice(program.graph, list(tensors))}
+        # Tracing has not seen what dropout is that is switched off.
+        values = [value for value, _ in outputs_of(program)]
+        merged = {*method.merged, *names_of_one(zip(tensors, values, strict=False))}
         write_views_apart(program.graph)
         _, in_spec = pytree.tree_flatten((args, kwargs))
         assert program.call_spec.out_spec is not None
@@ -155,21 +158,6 @@ def _trace(
         frozenset(in_place),
         tuple(sorted(merged)),
     )
-
-
-def _returned_twice(graph: fx.Graph, fqns: Sequence[str]) -> set[tuple[str, str]]:
-    """Return pairs of state whose new value is one tensor.
-
-    Tracing has seen all but what dropout returned that is switched off.
-    """
-    values = graph.output_node().args[0]
-    assert isinstance(values, tuple | list)
-    first: dict[object, str] = {}
-    return {
-        (first[value], fqn)
-        for fqn, value in zip(fqns, values, strict=False)
-        if first.setdefault(value, fqn) != fqn
-    }
 
 
 def _refuse_strides(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:
@@ -246,8 +234,7 @@ def _name_inputs(lifted: LiftedProgram) -> LiftedProgram:
     for node, name in zip(
         user_inputs[len(lifted.inputs) :], leaf_names(lifted.call), strict=True
     ):
-        readable = "".join(c if c.isalnum() else "_" for c in name).strip("_")
-        rename_placeholder(node, readable, taken)
+        rename_placeholder(node, as_identifier(name).strip("_"), taken)
     return replace(
         lifted,
         program=assemble(program, program.graph, inputs, outputs_of(program)),

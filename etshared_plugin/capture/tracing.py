@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -124,7 +124,9 @@ class TracedMethod(nn.Module):
                     fqn=memory.fqn,
                 )
         self.__dict__["assigned"] = assigned
-        self.__dict__["merged"] = _merged(values)
+        self.__dict__["merged"] = names_of_one(
+            (fqn, _storage(value)) for fqn, value in values.items()
+        )
         return [value.contiguous() for value in values.values()], result
 
 
@@ -141,12 +143,13 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _merged(values: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
-    first: dict[int, str] = {}
+def names_of_one(named: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
+    """Pair each name of what has several with the first of them."""
+    first: dict[object, str] = {}
     return [
-        (first[storage], fqn)
-        for fqn, storage in ((f, _storage(v)) for f, v in values.items())
-        if first.setdefault(storage, fqn) != fqn
+        (first[thing], name)
+        for name, thing in named
+        if first.setdefault(thing, name) != name
     ]
 
 

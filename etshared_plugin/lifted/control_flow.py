@@ -173,10 +173,14 @@ def _return_new_values(
                 copy = insert_call(branch.graph, _aten.clone.default, inputs[i])
             replace_but_in(inputs[i], copy)
             with branch.graph.inserting_before(output):
-                new = insert_call(branch.graph, _aten.clone.default, copy)
-            # torch compares strides of branches, also where a size is 1.
-            new.kwargs = {"memory_format": torch.contiguous_format}
-            values.append(new)
+                # torch compares strides of branches, also where a size is 1.
+                result = insert_call(
+                    branch.graph,
+                    _aten.clone.default,
+                    copy,
+                    memory_format=torch.contiguous_format,
+                )
+            values.append(result)
         output.args = (tuple(values),)
         branch.recompile()
     operands = _operands(cond)

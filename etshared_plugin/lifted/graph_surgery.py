@@ -32,12 +32,13 @@ _VIEWS_AFTER_PLANNING = frozenset({"aten::view_copy", "aten::_unsafe_view"})
 BASES = "_all_bases"
 
 
-def rename_placeholder(node: fx.Node, name: str, taken: set[str]) -> None:
-    """Name a placeholder ``name``, or that with a number if it is taken.
+def as_identifier(name: str) -> str:
+    """Put underscores for dots, and what else keys of a ModuleDict may have."""
+    return re.sub(r"\W", "_", name)
 
-    What no identifier has, as in the keys of a ModuleDict, becomes an underscore.
-    """
-    name = re.sub(r"\W", "_", name)
+
+def rename_placeholder(node: fx.Node, name: str, taken: set[str]) -> None:
+    """Name a placeholder ``name``, or that with a number if it is taken."""
     candidate, count = name, 0
     names = taken | {n.name for n in node.graph.nodes if n is not node}
     while candidate in names:
@@ -82,7 +83,8 @@ def aliased_inputs(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
     if node.target is operator.getitem:
         yield node.all_input_nodes[0], False
     elif isinstance(node.target, torch._ops.OpOverload):
-        if node.target.overloadpacket is _aten.to and _converts(node):
+        is_cast = node.target.overloadpacket is _aten.to
+        if is_cast and dtype_of(node) != dtype_of(node.args[0]):
             return
         arguments = node.target._schema.arguments
         given = dict(zip((a.name for a in arguments), node.args, strict=False))
@@ -93,10 +95,6 @@ def aliased_inputs(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
                 fx.map_arg(value, inputs.append)
                 for one in inputs:
                     yield one, argument.alias_info.is_write
-
-
-def _converts(node: fx.Node) -> bool:
-    return dtype_of(node) != dtype_of(node.args[0])
 
 
 def copied_value(node: fx.Node) -> fx.Node | None:

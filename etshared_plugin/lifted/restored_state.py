@@ -18,6 +18,7 @@ from torch.export.graph_signature import (
 
 from .graph_surgery import (
     aliased_placeholder,
+    as_identifier,
     dtype_of,
     insert_cast,
     rename_placeholder,
@@ -76,7 +77,7 @@ def restore(
         node = nodes[old]
         if old in names:
             node.meta.pop("et_init_buffer", None)  # loading must not write state
-            rename_placeholder(node, "b_" + names[old].replace(".", "_"), taken)
+            rename_placeholder(node, as_identifier(f"b_{names[old]}"), taken)
             state.append((node, buffer_input(node, names[old])))
         elif spec.kind is not InputKind.USER_INPUT:
             kept.append((node, spec))

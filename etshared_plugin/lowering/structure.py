@@ -117,5 +117,6 @@ def _serializable(spec: pytree.TreeSpec, flat: object) -> pytree.TreeSpec:
     try:
         pytree.treespec_dumps(spec)
     except NotImplementedError:
+        # pytree has no name to write for such a class
         return pytree.tree_structure(flat)
     return spec

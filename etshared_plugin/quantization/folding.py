@@ -14,6 +14,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from ..lifted.graph_surgery import as_identifier
 from ..lifted.program_surgery import (
     Inputs,
     assemble,
@@ -74,7 +75,7 @@ def program_of(
         fqn = names.get(target, target)
         tensors[fqn] = tensor = _shared(tensor, known.setdefault(fqn, []))
         with graph.inserting_before(first):
-            placeholder = graph.placeholder("c_" + fqn.replace(".", "_"))
+            placeholder = graph.placeholder(as_identifier(f"c_{fqn}"))
         if fake_mode is not None:
             placeholder.meta["val"] = fake_mode.from_tensor(tensor, static_shapes=True)
         for node in nodes:
