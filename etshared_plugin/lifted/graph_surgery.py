@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 _aten = torch.ops.aten
 
@@ -104,13 +106,27 @@ def copied_value(node: fx.Node) -> fx.Node | None:
         assert isinstance(destination, fx.Node) and isinstance(source, fx.Node)
         old, new = destination.meta["val"], source.meta["val"]
         same = old.dtype == new.dtype and tuple(old.shape) == tuple(new.shape)
-        return source if same and old.stride() == new.stride() else None
+        same_layout = old.stride() == new.stride() or (
+            old.is_contiguous() and is_contiguous(new)
+        )
+        return source if same and same_layout else None
+    if node.target not in _IDENTITIES:
+        return None
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
     layout = node.kwargs.get("memory_format")
-    if node.target in _IDENTITIES and layout in (None, torch.preserve_format):
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
+    if layout in (None, torch.preserve_format):
         return source
-    return None
+    is_same = layout is torch.contiguous_format and is_contiguous(source.meta["val"])
+    return source if is_same else None
+
+
+def is_contiguous(tensor: torch.Tensor) -> bool:
+    """Tell whether strides say so, also those of dimensions of size one."""
+    strides = pairwise(tensor.stride())
+    return tensor.is_contiguous() and all(
+        statically_known_true(outer >= inner) for outer, inner in strides
+    )
 
 
 def relayout_copy(node: fx.Node) -> None:

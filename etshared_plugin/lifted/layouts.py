@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import nn
 from torch.export.graph_signature import InputKind
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from .graph_surgery import clone_before_use
+from .graph_surgery import clone_before_use, is_contiguous
 from .lifted_state import LiftedProgram, functionalize
 from .program_surgery import inputs_of
 
 _FORMATS = (torch.channels_last, torch.channels_last_3d)
+
+#: Fail where a value lies otherwise than when they were traced.
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
 
 def use_contiguous_layouts(lifted: LiftedProgram) -> LiftedProgram:
@@ -32,32 +32,46 @@ def use_contiguous_layouts(lifted: LiftedProgram) -> LiftedProgram:
             continue
         is_input = spec.kind is InputKind.USER_INPUT
         if is_input and value.is_contiguous(memory_format=torch.channels_last):
-            if not _is_contiguous(value):
+            if not is_contiguous(value):
                 clone_before_use(node, memory_format=torch.contiguous_format)
                 changed = True
             continue
         # State that stays constant here was traced contiguous, whatever it is.
         for tensors in (program.state_dict, program.constants):
             tensor = tensors.get(str(spec.target))
-            if isinstance(tensor, torch.Tensor) and not _is_contiguous(tensor):
+            if isinstance(tensor, torch.Tensor) and not is_contiguous(tensor):
                 tensors[str(spec.target)] = _contiguous(tensor)
                 changed = True
-        if not _is_contiguous(value):
+        if not is_contiguous(value):
             node.meta["val"] = value.clone(memory_format=torch.contiguous_format)
             changed = True
     for node in program.graph.nodes:
         if node.kwargs.get("memory_format") in _FORMATS:
             node.kwargs = {**node.kwargs, "memory_format": torch.contiguous_format}
             changed = True
-    return functionalize(lifted) if changed else lifted
+    return _in_new_layouts(lifted) if changed else lifted
 
 
-def _is_contiguous(tensor: torch.Tensor) -> bool:
-    """Tell whether strides say so, also those of dimensions of size one."""
-    strides = pairwise(tensor.stride())
-    return tensor.is_contiguous() and all(
-        statically_known_true(outer >= inner) for outer, inner in strides
-    )
+def use_contiguous_state(lifted: LiftedProgram) -> LiftedProgram:
+    """Let a functional program take and return its state contiguous.
+
+    The program is changed in place.
+    """
+    changed = False
+    for node in lifted.state_placeholders().values():
+        value = node.meta["val"]
+        if not value.is_contiguous():
+            node.meta["val"] = value.clone(memory_format=torch.contiguous_format)
+            changed = True
+    return _in_new_layouts(lifted) if changed else lifted
+
+
+def _in_new_layouts(lifted: LiftedProgram) -> LiftedProgram:
+    """Trace again what became of all values, now that some inputs lie otherwise."""
+    for node in lifted.program.graph.nodes:
+        if node.target in _VIEWS:
+            node.target = torch.ops.aten.reshape.default
+    return functionalize(lifted)
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:

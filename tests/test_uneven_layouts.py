@@ -1,0 +1,172 @@
+"""State whose elements do not lie in rows, of which reshaping makes copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from eager_comparison import assert_equals_eager, call
+from executorch.exir.backend.partitioner import Partitioner
+from torch import Tensor, nn
+
+from etshared_plugin import EntryPoint
+
+Partitioners = Sequence[Partitioner]
+
+
+class Transposed(nn.Module):
+    """Keeps copies, or views where eager makes one, beyond a write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("columns", torch.arange(6.0).reshape(3, 2).T)
+        self.register_buffer("rows", torch.arange(6.0).reshape(2, 3))
+        image = torch.randn(1, 2, 3, 4).to(memory_format=torch.channels_last)
+        self.register_buffer("image", image)
+
+    def keep(self, x: Tensor) -> tuple[Tensor, ...]:
+        kept = []
+        for state in (self.columns, self.rows):
+            kept += [state.contiguous(), state.flatten(), state.reshape(6)]
+            kept += [state.T.flatten(), state.T.contiguous()]
+            state.add_(x)
+        return *kept, self.columns
+
+    def write_through(self, x: Tensor) -> Tensor:
+        self.columns.reshape(-1).add_(1)  # a copy
+        self.columns.T.view(-1)[1:3] *= 2  # a view
+        self.columns[:, 1:].copy_(x[:, :2])
+        return self.columns @ x.T
+
+    def look(self, x: Tensor) -> tuple[Tensor, ...]:
+        flat = self.image.permute(0, 2, 3, 1).view(-1)
+        kept = self.image.flatten(1)
+        self.image.add_(x)
+        last = torch.cond(
+            x.sum() > 0, lambda a: a.add_(1).clone(), lambda a: a * 2, (self.image,)
+        )
+        return flat, kept, last, self.image.contiguous(), flat.reshape(2, -1)
+
+    def assign(self, x: Tensor) -> Tensor:
+        self.columns = self.rows.clone() + x
+        return self.columns.T.reshape(2, 3)
+
+
+def test_copies_of_uneven_state_are_copies(partitioner: Partitioners) -> None:
+    torch.manual_seed(0)
+    model = Transposed()
+    strides = {name: value.stride() for name, value in model.named_buffers()}
+    x, image = torch.randn(2, 3), torch.randn(1, 2, 3, 4)
+    assert_equals_eager(
+        model,
+        {
+            "keep": EntryPoint(model.keep, (x,)),
+            "write_through": EntryPoint(model.write_through, (x,)),
+            "look": EntryPoint(model.look, (image,)),
+            "assign": EntryPoint(model.assign, (x,)),
+        },
+        [
+            call("keep", x),
+            call("write_through", x),
+            call("look", image),
+            call("keep", -x),
+            call("look", -image),
+            call("write_through", 2 * x),
+            call("assign", x),
+        ],
+        partitioner,
+    )
+    assert {name: value.stride() for name, value in model.named_buffers()} == strides
+
+
+class Mixed(nn.Module):
+    """Weights in columns, written as state and reshaped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3).T)
+        self.register_buffer("table", torch.arange(12).reshape(3, 4).T)
+
+    def update(self, x: Tensor) -> Tensor:
+        kept = self.weight.reshape(-1)
+        self.weight.copy_(self.weight * 0.5 + x)
+        self.table[1:3] += kept[:3].long()
+        return kept.sum() + self.weight.T.view(-1).mean()
+
+    def read(self, i: Tensor) -> tuple[Tensor, Tensor]:
+        return self.table.flatten()[i], torch.take(self.table, i)
+
+
+def test_parameters_and_integers_may_lie_in_columns(partitioner: Partitioners) -> None:
+    torch.manual_seed(0)
+    model = Mixed()
+    x, i = torch.randn(3, 4), torch.tensor([0, 5, 11])
+    assert_equals_eager(
+        model,
+        {
+            "update": EntryPoint(model.update, (x,)),
+            "read": EntryPoint(model.read, (i,)),
+        },
+        [call("read", i), call("update", x), call("read", i), call("update", -x)],
+        partitioner,
+    )
+
+
+class Frames(nn.Module):
+    """Warps the frame before, in channels-last layout; a streamed cell beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        previous = torch.rand(1, 3, 4, 4).to(memory_format=torch.channels_last)
+        self.register_buffer("previous", previous)
+        self.conv = nn.Conv2d(6, 3, 3, padding=1).to(memory_format=torch.channels_last)
+        self.up = nn.ConvTranspose2d(3, 2, 2, stride=2)
+        self.register_buffer("history", torch.zeros(3, 1, 2, 8, 8))
+        self.cell = nn.LSTMCell(4, 3)
+        self.register_buffer("h", torch.zeros(1, 3))
+        self.register_buffer("c", torch.zeros(1, 3))
+        self.register_buffer("cells", torch.zeros(2, 1, 4))
+
+    def frame(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.conv(torch.cat([x, self.previous], 1))
+        self.previous = x.clone()
+        up = self.up(y)
+        self.history = self.history.roll(-1, 0)
+        self.history[-1] = up
+        return y, up.mean((2, 3))
+
+    def step(self, x: Tensor) -> Tensor:
+        h, c = self.cell(x, (self.h, self.c))
+        self.h.copy_(h)
+        self.c.copy_(c)
+        self.cells[0, :, :3].copy_(c)
+        return h
+
+    def read(self) -> tuple[Tensor, ...]:
+        change = self.history[-1] - self.history[0]
+        return change, self.previous.permute(0, 2, 3, 1), self.cells
+
+
+def test_values_may_be_written_to_several_states(partitioner: Partitioners) -> None:
+    """XNNPACK fails where a value and a copy of it leave the delegate."""
+    torch.manual_seed(0)
+    model = Frames().eval()
+    x, frame = torch.randn(1, 4), torch.rand(1, 3, 4, 4)
+    frame = frame.to(memory_format=torch.channels_last)
+    assert_equals_eager(
+        model,
+        {
+            "frame": EntryPoint(model.frame, (frame,)),
+            "step": EntryPoint(model.step, (x,)),
+            "read": EntryPoint(model.read),
+        },
+        [
+            call("step", x),
+            call("frame", frame),
+            call("read"),
+            call("frame", frame.flip(2)),
+            call("step", -x),
+            call("read"),
+        ],
+        partitioner,
+    )
