@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,126 +13,13 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from .value_snapshot import OPAQUE_PACKAGES, PLAIN, Snapshot
+
 #: Registered tensors and submodules; tracing looks after them itself.
 TENSOR_DICTS = ("_parameters", "_buffers", "_modules")
 
-#: Values whose equality says that nothing changed.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
-
-#: Packages whose objects are not looked into.
-_OPAQUE_PACKAGES = ("torch", "numpy", "builtins", "functools", "weakref", "enum")
-
 #: Hooks that assign a tensor, ``name``, before each call of their module.
 _REPARAMETRIZATIONS = (WeightNorm, SpectralNorm)
-
-
-class Snapshot:
-    """One value with everything in it that can change.
-
-    Looks into containers, arrays, tensors and the attributes of plain objects.
-    What it cannot see, such as closures, globals and iterators, is compared by
-    identity.
-    """
-
-    def __init__(self, value: Any, seen: dict[int, Any] | None = None) -> None:  # noqa: ANN401
-        self.value = value
-        self._held: Any = None
-        self._first: Snapshot | None = None
-        self._is_matching = False
-        seen = {} if seen is None else seen
-        if isinstance(value, _PLAIN):
-            return
-        if id(value) in seen:
-            first = seen[id(value)]
-            self._first = first if isinstance(first, Snapshot) else None
-            return
-        seen[id(value)] = self  # keeps the id taken
-        if isinstance(value, dict):
-            self._held = {key: Snapshot(item, seen) for key, item in value.items()}
-        elif isinstance(value, list | tuple | deque):
-            self._held = [Snapshot(item, seen) for item in value]
-        elif isinstance(value, set):
-            self._held = set(value)
-        elif isinstance(value, np.ndarray):
-            self._held = value.copy()
-        elif isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-            self._held = value._version, value.detach().clone()
-        elif _is_plain_object(value):
-            self._held = Snapshot(vars(value), seen)
-
-    def matches(self, current: Any) -> bool:  # noqa: ANN401
-        if self._first is not None:
-            # What two attributes hold, torch.export may put back as two copies.
-            first = self._first
-            return current is self.value or first._is_matching or first.matches(current)
-        self._is_matching = True
-        try:
-            return self._matches(current)
-        finally:
-            self._is_matching = False
-
-    def _matches(self, current: Any) -> bool:  # noqa: ANN401
-        value, held = self.value, self._held
-        if isinstance(value, _PLAIN):
-            return type(current) is type(value) and (
-                current == value or (current != current and value != value)
-            )
-        if isinstance(held, dict):
-            return (
-                type(current) is type(value)
-                and list(current) == list(held)
-                and all(item.matches(current[key]) for key, item in held.items())
-            )
-        if isinstance(held, list):
-            return (
-                type(current) is type(value)
-                and len(current) == len(held)
-                and all(i.matches(c) for i, c in zip(held, current, strict=True))
-            )
-        if isinstance(held, set):
-            return bool(current == held)
-        if current is not value:
-            return False
-        if isinstance(held, np.ndarray):
-            return bool(np.array_equal(value, held, equal_nan=held.dtype.kind in "fc"))
-        if isinstance(held, tuple):
-            return bool(value._version == held[0])
-        return held is None or held.matches(vars(value))
-
-    def restore(self) -> Any:  # noqa: ANN401
-        """Put back what the value held; return it."""
-        value, held = self.value, self._held
-        if isinstance(held, dict):
-            items = {key: item.restore() for key, item in held.items()}
-            value.clear()
-            value.update(items)
-        elif isinstance(held, list):
-            originals = [item.restore() for item in held]
-            if isinstance(value, list | deque):
-                value.clear()
-                value.extend(originals)
-        elif isinstance(held, set):
-            value.clear()
-            value.update(held)
-        elif isinstance(held, np.ndarray):
-            if not np.array_equal(value, held):
-                value[...] = held
-        elif isinstance(held, tuple):
-            if value._version != held[0]:
-                with torch.no_grad():
-                    value.copy_(held[1])
-        elif held is not None:
-            held.restore()
-        return value
-
-
-def _is_plain_object(value: Any) -> bool:  # noqa: ANN401
-    if isinstance(value, type | ModuleType | FunctionType):
-        return False
-    if isinstance(value, nn.Module):
-        return True  # one that is registered nowhere
-    package = type(value).__module__.partition(".")[0]
-    return hasattr(value, "__dict__") and package not in _OPAQUE_PACKAGES
 
 
 class ModuleSnapshot:
@@ -255,14 +141,14 @@ def _user_classes(modules: Iterator[nn.Module]) -> set[type]:
         kind
         for module in modules
         for kind in type(module).__mro__
-        if kind.__module__.partition(".")[0] not in _OPAQUE_PACKAGES
+        if kind.__module__.partition(".")[0] not in OPAQUE_PACKAGES
     }
 
 
 def _is_class_state(name: str, value: object) -> bool:
     if name.startswith("__") or name == "_abc_impl":
         return False
-    kinds = (*_PLAIN, dict, list, set, deque, np.ndarray, torch.Tensor)
+    kinds = (*PLAIN, dict, list, set, deque, np.ndarray, torch.Tensor)
     return isinstance(value, kinds)
 
 

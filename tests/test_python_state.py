@@ -1,0 +1,172 @@
+"""Python values in a module that an entry point changes, whatever holds them."""
+
+from __future__ import annotations
+
+import array
+import copy
+import functools
+import io
+import itertools
+import random
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import etshared_plugin as etshared
+from etshared_plugin import EntryPoint
+from etshared_plugin.errors import EntryPointError
+
+
+class Slots:
+    __slots__ = ("__hidden", "n", "unset")
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.__hidden = 0
+
+    def tick(self) -> int:
+        self.n += 1
+        self.unset = self.__hidden = 3
+        return self.n
+
+    def look(self) -> list[Any]:
+        return [self.n, self.__hidden, hasattr(self, "unset")]
+
+
+class Counter:
+    total: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def tick(self) -> int:
+        self.n += 1
+        return self.n
+
+
+class Words(list[str]):
+    count = 0
+
+
+def _drawn(generator: random.Random) -> float:
+    return copy_of(generator).random()
+
+
+def copy_of(value: Any) -> Any:  # noqa: ANN401
+    return copy.deepcopy(value)
+
+
+def add_one(holder: list[int]) -> int:
+    holder[0] += 1
+    return holder[0]
+
+
+def append(words: Words) -> int:
+    words.count += 1
+    return words.count
+
+
+#: What a module has as an attribute, a change of it that gives a number, and what
+#: tells whether it changed.
+HOLDERS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Any]] = {
+    "slots": (Slots, Slots.tick, Slots.look),
+    "array": (lambda: array.array("i", [0]), add_one, list),
+    "bytearray": (lambda: bytearray(2), add_one, bytes),
+    "text": (lambda: io.StringIO("ab"), lambda o: o.write("xyz"), io.StringIO.getvalue),
+    "random": (lambda: random.Random(0), random.Random.random, _drawn),
+    "generator": (lambda: np.random.default_rng(0), lambda o: o.random(), _drawn),
+    "mt19937": (
+        lambda: np.random.Generator(np.random.MT19937(0)),
+        lambda o: o.random(),
+        _drawn,
+    ),
+    "random_state": (
+        lambda: np.random.RandomState(0),
+        lambda o: o.rand(),
+        lambda o: copy_of(o).rand(),
+    ),
+    "count": (itertools.count, next, lambda o: next(copy_of(o))),
+    "list_iterator": (lambda: iter([1, 2, 3]), next, lambda o: list(copy_of(o))),
+    "partial": (
+        lambda: functools.partial(add_one, [0]),
+        lambda o: o(),
+        lambda o: o.args[0][0],
+    ),
+    "method": (lambda: Counter().tick, lambda o: o(), lambda o: o.__self__.n),
+    "attribute_of_list": (Words, append, vars),
+    "key": (
+        lambda: {Counter(): 1},
+        lambda o: next(iter(o)).tick(),
+        lambda o: next(iter(o)).n,
+    ),
+    "frozenset": (
+        lambda: frozenset([Counter()]),
+        lambda o: next(iter(o)).tick(),
+        lambda o: next(iter(o)).n,
+    ),
+    "proxy": (
+        lambda: types.MappingProxyType({"a": [0]}),
+        lambda o: add_one(o["a"]),
+        lambda o: o["a"][0],
+    ),
+    "objects": (lambda: np.array([0], dtype=object), add_one, list),
+}
+
+
+class Holder(nn.Module):
+    total: ClassVar[int] = 0
+
+    def __init__(self, held: object, use: Callable[[Any], float]) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.ones(3))
+        self.held = held
+        self.use = use
+
+    def change(self, x: Tensor) -> Tensor:
+        self.h.add_(x)
+        return self.h * self.use(self.held)
+
+    def fail(self, x: Tensor) -> Tensor:
+        self.use(self.held)
+        raise KeyError(x)
+
+    def count(self, x: Tensor) -> Tensor:
+        type(self).total += 1
+        return x * self.total
+
+    def ignore(self, x: Tensor) -> Tensor:
+        self.h.add_(x)
+        return self.h * 2
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_changes_of_objects_are_refused_and_undone(kind: str) -> None:
+    make, use, look = HOLDERS[kind]
+    model = Holder(make(), use)
+    held = look(model.held)
+    x = torch.ones(3)
+    with pytest.raises(EntryPointError, match=r"'change' changes 'held', which is no"):
+        etshared.export(model, {"change": EntryPoint(model.change, (x,))})
+    assert look(model.held) == held
+    with pytest.raises(EntryPointError, match="'fail'"):
+        etshared.export(model, {"fail": EntryPoint(model.fail, (x,))})
+    assert look(model.held) == held
+    attributes = dict(vars(model))
+    assert etshared.export(model, {"ignore": EntryPoint(model.ignore, (x,))})
+    assert {name: id(one) for name, one in vars(model).items()} == {
+        name: id(one) for name, one in attributes.items()
+    }
+    assert look(model.held) == held
+    assert torch.equal(model.h, torch.ones(3))
+
+
+def test_changes_of_a_class_are_refused_and_undone() -> None:
+    model = Holder(None, bool)
+    with pytest.raises(EntryPointError, match=r"'count' changes 'Holder\.total'"):
+        etshared.export(model, {"count": EntryPoint(model.count, (torch.ones(3),))})
+    assert Holder.total == 0
