@@ -22,13 +22,16 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     get_symmetric_quantization_config,
 )
 from torch import fx, nn
+from torchao.core.config import AOBaseConfig
 from torchao.quantization import (
     Int8DynamicActivationIntxWeightConfig,
     Int8WeightOnlyConfig,
     IntxWeightOnlyConfig,
+    PerAxis,
     PerGroup,
     quantize_,
 )
+from torchao.quantization.quant_primitives import MappingType
 
 import etshared_plugin as etshared
 from etshared_plugin.context import SharedContext
@@ -533,22 +536,49 @@ def test_weights_that_torchao_has_quantized_are_stored_once(
     assert program.stats().constants_reused == uses - layers
 
 
-def test_weights_that_nothing_computes_with_are_refused() -> None:
-    model = nn.Sequential(nn.Linear(32, 4)).eval()
-    quantize_(
-        model,
-        IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)),
-    )
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (
+            IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)),
+            r"torchao.dequantize_affine.* of '0\..*no kernel for",
+        ),
+        *(
+            (
+                # XNNPACK would leave zero points out, without an error.
+                Int8DynamicActivationIntxWeightConfig(
+                    weight_dtype=dtype,
+                    weight_granularity=granularity,
+                    weight_mapping_type=MappingType.ASYMMETRIC,
+                ),
+                r"weights '0\..*' with zero points.*MappingType.SYMMETRIC",
+            )
+            for dtype, granularity in (
+                (torch.int4, PerGroup(32)),
+                (torch.int8, PerAxis(0)),
+            )
+        ),
+        (
+            Int8DynamicActivationIntxWeightConfig(
+                weight_dtype=torch.int8, weight_granularity=PerGroup(32)
+            ),
+            r"weights '0\..*' with groups of 8 bits.*PerAxis\(0\)",
+        ),
+    ],
+)
+def test_weights_that_nothing_computes_with_are_refused(
+    config: AOBaseConfig, problem: str
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 4)).eval()
+    quantize_(model, config)
     exported = etshared.export(
-        model, {"forward": etshared.EntryPoint(model.forward, (torch.ones(1, 32),))}
+        model, {"forward": etshared.EntryPoint(model.forward, (torch.ones(1, 64),))}
     )
-    edge = etshared.to_edge_transform_and_lower(
-        exported, partitioner=[XnnpackPartitioner()]
-    )
-    with pytest.raises(
-        LoweringError, match="'forward' has torchao.dequantize_affine.*no kernel for"
-    ):
-        edge.to_executorch()
+    with pytest.raises(LoweringError, match=f"'forward' has {problem}"):
+        etshared.to_edge_transform_and_lower(
+            exported, partitioner=[XnnpackPartitioner()]
+        ).to_executorch()
 
 
 class _Branches(nn.Module):

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+    XnnpackPartitioner,
+)
 from executorch.backends.xnnpack.utils.quant_utils import is_dequant
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
@@ -27,6 +30,7 @@ from ..lifted.program_surgery import (
 )
 from ..lowering.partitioner import SharedStatePartitioner
 from .xnnpack_limits import separate_dynamic_inputs, within_limits
+from .xnnpack_weights import refuse_unusual_weights
 
 _aten = exir_ops.edge.aten
 
@@ -58,6 +62,8 @@ class ConstantsApartPartitioner(SharedStatePartitioner):
         super().__init__(within_limits(inner), state, method_name=method_name)
 
     def transform_for_pre_decomposition(self, ep: ExportedProgram) -> ExportedProgram:
+        if isinstance(self.inner, XnnpackPartitioner):
+            refuse_unusual_weights(ep, self.method_name)
         program = separate_dynamic_inputs(super().transform_for_pre_decomposition(ep))
         return _with_copies_as_results(program)
 

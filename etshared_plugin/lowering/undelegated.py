@@ -34,10 +34,12 @@ def prepare_kernels(method_name: str, program: ExportedProgram) -> None:
             importlib.import_module("executorch.kernels.quantized")
         elif target.namespace == "torchao":
             raise LoweringError(
-                f"entry point '{method_name}' has {target._op}, which no"
-                " partitioner takes and ExecuTorch 1.5.1 has no kernel for; quantize"
-                " in a way that the backend computes with (XNNPACK: dynamic 8-bit"
-                " activations with 4- or 8-bit weights), or leave the layer as it is",
+                f"entry point '{method_name}' has {target._op} of"
+                f" '{_name_of(node.args[0], program)}', which no partitioner takes and"
+                " ExecuTorch 1.5.1 has no kernel for; quantize in a way that the"
+                " backend computes with (XNNPACK: dynamic 8-bit activations, symmetric"
+                " weights without zero points, of 4 bits, or of 8 bits with"
+                " granularity PerAxis(0)), or leave the layer as it is",
                 method_name=method_name,
             )
         elif target is _CONVOLUTION and node.meta["val"].dim() > 4:
@@ -55,6 +57,14 @@ def prepare_kernels(method_name: str, program: ExportedProgram) -> None:
                 " the mask itself: x[mask], or torch.where(mask, a, b)",
                 method_name=method_name,
             )
+
+
+def _name_of(value: object, program: ExportedProgram) -> str:
+    """Return the fqn of a weight, or the name of another value."""
+    signature = program.graph_signature
+    name = str(value)
+    weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    return str(weights.get(name, name))
 
 
 def _nodes(module: fx.GraphModule) -> Iterator[fx.Node]:

@@ -1,0 +1,56 @@
+"""Weights that torchao has quantized in ways that XNNPACK does not compute."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from ..errors import LoweringError
+from ..lifted.program_surgery import CONSTANT_INPUTS, buffer_tensor, inputs_of
+
+#: XNNPACK has groups of such weights only.
+_BITS_OF_GROUPS = 4
+
+
+def refuse_unusual_weights(program: ExportedProgram, method_name: str | None) -> None:
+    """Refuse weights with zero points, which 1.5.1 leaves out without an error.
+
+    Called before decomposition: partitioners see no values later.
+
+    Raises:
+        LoweringError: a layer has such weights, or groups of 8 bits.
+    """
+    constants = {
+        node: spec for node, spec in inputs_of(program) if spec.kind in CONSTANT_INPUTS
+    }
+    for node in program.graph.nodes:
+        if str(node.target) != "torchao.dequantize_affine.default":
+            continue
+        values, block, _, zero_point, _, least, most = node.args[:7]
+        if values not in constants:
+            continue  # of activations
+        width = values.meta["val"].shape[-1]
+        if block[-1] != width and most - least >= 1 << _BITS_OF_GROUPS:
+            problem = "groups of 8 bits"
+            remedy = "use granularity PerAxis(0) or 4 bits"
+        elif isinstance(zero_point, fx.Node) and _any(zero_point, program):
+            problem = "zero points"
+            remedy = "use weight_mapping_type=MappingType.SYMMETRIC"
+        else:
+            continue
+        entry_point = f"entry point '{method_name}'" if method_name else "the program"
+        raise LoweringError(
+            f"{entry_point} has weights '{constants[values].target}' with {problem},"
+            f" which XNNPACK in ExecuTorch 1.5.1 does not compute; {remedy} in"
+            " torchao's config",
+            method_name=method_name,
+        )
+
+
+def _any(node: fx.Node, program: ExportedProgram) -> bool:
+    spec = next((spec for one, spec in inputs_of(program) if one is node), None)
+    if spec is None or spec.kind not in CONSTANT_INPUTS:
+        return True
+    tensor: torch.Tensor = buffer_tensor(program, str(spec.target))
+    return bool(tensor.any())
