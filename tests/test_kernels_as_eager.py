@@ -71,6 +71,7 @@ def _cases() -> dict[str, _Case]:
         add("powers", lambda x: (x**2, x**3, x.square()), x)
         add("whole", lambda x: (x.ceil(), x.floor(), x.trunc(), x.round()), x)
         add("sum", lambda x: (x.sum(0), x.sum(0, keepdim=True), x.sum()), x)
+        add("own sum", lambda x: (x.sum(0, dtype=x.dtype), x.sum(dtype=x.dtype)), x)
         add("divided", lambda x: (x // 7, x % 7, x.fmod(7)), x)
         add("truncated", lambda x: torch.div(x, 7, rounding_mode="trunc"), x)
         add("compared", lambda x: (x > 9, x.amax(), x.argmax(), x.maximum(x // 2)), x)

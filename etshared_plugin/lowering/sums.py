@@ -152,9 +152,19 @@ def _is_empty(result: torch.Tensor, x: torch.Tensor, *_: Any) -> bool:  # noqa: 
 
 
 def _is_single_sum(result: torch.Tensor, x: torch.Tensor, *_: Any) -> bool:  # noqa: ANN401
-    is_wide = x.dtype is result.dtype and x.dtype in (torch.float64, torch.int64)
-    return is_wide or not x.dim()
+    is_exact = x.dtype is result.dtype and x.dtype in _EXACT
+    return is_exact or not x.dim()
 
+
+#: What float32 does not hold the sums of.
+_EXACT = {
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+}
 
 #: By operator.
 SUMS: dict[object, Rewrite] = {
