@@ -30,6 +30,8 @@ def _power(call: Call, x: ProxyValue, exponent: float) -> Any:  # noqa: ANN401
     """
     if x.data.is_floating_point():
         return call(_ROOTS[exponent], x)
+    if exponent == 1:
+        return _whole(call, x)
     result = None
     while exponent:
         if exponent % 2:
@@ -116,7 +118,7 @@ def _is_unlike_c(result: torch.Tensor, x: torch.Tensor, exponent: float) -> bool
     if x.is_floating_point():
         # Eager computes float16 with C's pow too.
         return exponent in _ROOTS and x.dtype is not torch.float16
-    return x.dtype in INTEGERS and isinstance(exponent, int) and exponent > 1
+    return x.dtype in INTEGERS and isinstance(exponent, int) and exponent > 0
 
 
 #: By operator.

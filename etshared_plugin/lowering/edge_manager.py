@@ -44,7 +44,7 @@ from .record import build_context
 from .sharing_identity import identify_constants, named_data_of
 from .stored_once import store_once
 from .structure import with_serializable_types
-from .undelegated import prepare_kernels
+from .undelegated import prepare_kernels, refuse_missing_kernels
 
 #: ExecuTorch reads tables of the record in place; keep its scalars aligned.
 _RECORD_ALIGNMENT = 16
@@ -137,6 +137,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
         memory-planning passes plan what is not shared.
 
         Raises:
+            LoweringError: ExecuTorch refuses an operator, or has no kernel for it.
             MemoryPlanningError: shared state cannot be placed.
             PluginError: a plugin failed.
         """
@@ -228,6 +229,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             # The emitter advises to write initial values at every load.
             warnings.filterwarnings("ignore", "Mutation on a buffer in the model")
             manager = EdgeProgramManager.to_executorch(edge, config)
+            refuse_missing_kernels(manager.executorch_program.execution_plan)
             store_once(manager, edge._named_data_store, config.segment_alignment)
         return manager
 
