@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 import runtime_programs as programs
 import torch
+from eager_comparison import lower
 from runtime_programs import Backend, Recurrent
 
 import etshared_plugin as etshared
@@ -284,6 +286,33 @@ def test_state_of_torch_tensors_of_any_kind_restores() -> None:
     assert torch.equal(session.state["hidden"], torch.full((1, 4), 2.0))
     bits = Snapshot({"h": torch.tensor([1.5], dtype=torch.bfloat16)})
     assert bits["h"].view(np.uint16).tolist() == [0x3FC0]
+
+
+class _Half(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def step(self) -> torch.Tensor:
+        self.h.mul_(2)
+        self.steps += 1
+        return self.h
+
+
+def test_bfloat16_state_restores_from_files_of_numpy(tmp_path: Path) -> None:
+    model = _Half()
+    data = lower(model, {"step": etshared.EntryPoint(model.step)})
+    session = etshared.load(data, tensors="torch").session()
+    session.step()
+    path = tmp_path / "state.npz"
+    np.savez(path, **session.snapshot())  # type: ignore[arg-type]
+    session.reset()
+    session.restore(np.load(path))
+    assert session.state["h"].tolist() == [3.0, -4.0]
+    assert session.step().tolist() == [6.0, -8.0]
+    with pytest.raises(StateMismatchError, match="uint16"):
+        session.restore({"steps": np.zeros((), np.uint16)}, "steps")
 
 
 @pytest.mark.parametrize(

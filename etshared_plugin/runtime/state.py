@@ -67,8 +67,12 @@ class Snapshot(Mapping[str, "np.ndarray[Any, Any]"]):
         shapes = (f"'{name}' {array.shape}" for name, array in self._values.items())
         return f"<Snapshot of {', '.join(shapes) or 'no state'}>"
 
-    def _exchangeable(self, name: str) -> object:
-        return as_bits(self._values[name], self._dtypes[name])
+    def _exchangeable(self, buffer: Buffer) -> object:
+        """Return a value for the native module; saved bits are what they were."""
+        array, dtype = self._values[buffer.fqn], self._dtypes[buffer.fqn]
+        if dtype in ("uint16", "void16"):  # numpy's files know no bfloat16
+            dtype = buffer.scalar_type.dtype_name
+        return as_bits(array, dtype)
 
 
 class SessionState(Mapping[str, Any]):
@@ -203,7 +207,10 @@ class SessionState(Mapping[str, Any]):
             hint = "; name what to restore of it" if missing and names is None else ""
             raise StateMismatchError(f"the snapshot {' and '.join(parts)}{hint}")
         self._native.restore(
-            [(index, given._exchangeable(fqn)) for fqn, index in chosen.items()]
+            [
+                (index, given._exchangeable(self._buffers[index]))
+                for index in chosen.values()
+            ]
         )
 
 
