@@ -51,8 +51,9 @@ class Model(nn.Module):
         self.h.copy_(torch.sin(y))
         return y * 2 + self.mask[3]
 
-    def update(self, pos: Tensor, x: Tensor) -> None:
+    def update(self, pos: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         self.k.index_copy_(0, pos, x)
+        return x, x.view(2, 4)
 
     def read(self) -> Tensor:
         return self.k.sum(0) - self.h * 3
@@ -186,6 +187,15 @@ CONFIGS: dict[str, Callable[[], ExecutorchBackendConfig]] = {
         segment_alignment=4096, constant_tensor_alignment=64, delegate_alignment=64
     ),
 }
+
+
+def test_stack_traces_may_be_emitted(
+    model: Model, entry_points: dict[str, EntryPoint], outcomes: list[Outcome]
+) -> None:
+    # Not with delegates: 1.5.1 counts them wrongly.
+    edge = etshared.to_edge_transform_and_lower(etshared.export(model, entry_points))
+    program = edge.to_executorch(ExecutorchBackendConfig(emit_stacktrace=True))
+    assert_program_equals(bytes(program.buffer), outcomes)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

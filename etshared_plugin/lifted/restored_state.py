@@ -89,6 +89,8 @@ def restore(
     overwritten = {node for node, s in state if s.target in set(lifted.outputs)}
     state_nodes = {str(s.target): node for node, s in state}
     buffers = {n for n, s in [*state, *kept] if s.kind is InputKind.BUFFER}
+    # Where inputs are not in the arena, 1.5.1 returns zeros for one that is a result.
+    copied = overwritten | {n for n, s in kept if s.kind is InputKind.USER_INPUT}
     outputs: Outputs = []
     written: set[fx.Node] = set()
     for position, (old_value, result) in enumerate(outputs_of(program)):
@@ -110,7 +112,7 @@ def restore(
                 OutputKind.BUFFER_MUTATION, TensorArgument(value.name), fqn
             )
         else:
-            if aliased_placeholder(value) in overwritten:
+            if aliased_placeholder(value) in copied:
                 value = insert_clone(program, graph, value)
             wanted = result_dtypes[position] if result_dtypes else None
             if dtype_of(value) == torch.int64 and wanted in _NARROW_INTEGERS:

@@ -147,6 +147,9 @@ class MethodPlanningPass:
             self._method_name, graph_module, graph_signature
         )
         self.planned = (result.graph_module, graph_signature)
+        for node in result.graph_module.graph.nodes:
+            # 1.5.1 asks for it where a config has emit_stacktrace.
+            node.meta.setdefault("stack_trace", "")
         return result
 
     def run_multimethod(self) -> None:
