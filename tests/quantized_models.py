@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
+from collections.abc import Sequence
 
 import eager_comparison  # noqa: F401  (makes exporting quicker)
 import torch
@@ -18,7 +20,9 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer_utils import (
 from torch import nn
 
 import etshared_plugin as etshared
-from etshared_plugin.testing import Call, call
+from etshared_plugin.context import SharedContext
+from etshared_plugin.pte import PteFile
+from etshared_plugin.testing import Call, Outcome, call
 
 WIDTH = 128
 
@@ -117,3 +121,28 @@ def lowered(way: str) -> bytes:
         quantized(way), partitioner=[XnnpackPartitioner()]
     )
     return bytes(edge.to_executorch().buffer)
+
+
+#: By layer: the entry points that use it.
+LAYERS = {
+    "conv": ["encode", "forward"],
+    "encoder": ["encode", "forward"],
+    "recurrent": ["decode", "forward"],
+    "decoder": ["decode", "forward", "peek"],
+}
+
+
+def context_of(data: bytes) -> SharedContext:
+    context = PteFile(data).shared_context()
+    assert context is not None
+    return context
+
+
+def signal_to_noise(actual: Sequence[torch.Tensor], expected: list[Outcome]) -> float:
+    """Return the ratio of all results in decibels."""
+    signal = sum(float((one.result**2).sum()) for one in expected)
+    noise = sum(
+        float(((a - one.result) ** 2).sum())
+        for a, one in zip(actual, expected, strict=True)
+    )
+    return 10 * math.log10(signal / noise)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import io
 import json
-import math
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +20,16 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     get_symmetric_quantization_config,
 )
 from torch import fx, nn
-from torchao.core.config import AOBaseConfig
-from torchao.quantization import (
-    Int8DynamicActivationIntxWeightConfig,
-    Int8WeightOnlyConfig,
-    IntxWeightOnlyConfig,
-    PerAxis,
-    PerGroup,
-    quantize_,
-)
-from torchao.quantization.quant_primitives import MappingType
 
 import etshared_plugin as etshared
-from etshared_plugin.context import SharedContext
-from etshared_plugin.errors import InputError, LoweringError, QuantizationError
-from etshared_plugin.pte import PteFile
+from etshared_plugin.errors import InputError, QuantizationError
 from etshared_plugin.testing import (
-    Outcome,
     assert_program_matches,
     assert_stock_runtime_matches,
     call,
     eager_outcomes,
     exported_outcomes,
 )
-
-
-def context_of(data: bytes) -> SharedContext:
-    context = PteFile(data).shared_context()
-    assert context is not None
-    return context
 
 
 def scales_of(program: torch.export.ExportedProgram) -> dict[str, float]:
@@ -63,16 +42,6 @@ def scales_of(program: torch.export.ExportedProgram) -> dict[str, float]:
             assert isinstance(source, fx.Node) and isinstance(scale, float)
             scales[source.name] = scale
     return scales
-
-
-def signal_to_noise(actual: Sequence[torch.Tensor], expected: list[Outcome]) -> float:
-    """Return the ratio of all results in decibels."""
-    signal = sum(float((one.result**2).sum()) for one in expected)
-    noise = sum(
-        float(((a - one.result) ** 2).sum())
-        for a, one in zip(actual, expected, strict=True)
-    )
-    return 10 * math.log10(signal / noise)
 
 
 @pytest.mark.parametrize("way", models.WAYS)
@@ -100,22 +69,14 @@ def test_results_are_close_to_the_float_model(way: str, decibels: float) -> None
     session = etshared.load(models.lowered(way), tensors="torch").session()
     results = [session[one.call.name](*one.call.args) for one in expected]
     # Eight bits over a range of some four deviations give some 40 dB a layer.
-    assert signal_to_noise(results, expected) > decibels
-
-
-_LAYERS = {
-    "conv": ["encode", "forward"],
-    "encoder": ["encode", "forward"],
-    "recurrent": ["decode", "forward"],
-    "decoder": ["decode", "forward", "peek"],
-}
+    assert models.signal_to_noise(results, expected) > decibels
 
 
 @pytest.mark.parametrize("way", models.WAYS)
 def test_weights_are_stored_once_and_quantized(way: str) -> None:
-    context = context_of(models.lowered(way))
+    context = models.context_of(models.lowered(way))
     names = {one.name: index for index, one in enumerate(context.entry_points)}
-    for layer, users in _LAYERS.items():
+    for layer, users in models.LAYERS.items():
         # XNNPACK has no dynamic quantization for a convolution of one channel, and
         # stores depthwise convolutions in a layout that is not the module's.
         if layer == "conv":
@@ -140,9 +101,9 @@ def test_weights_are_packed_once(way: str) -> None:
     program.session().load()
     stats = program.stats()
     assert all(one.is_shared for one in stats.entry_points if one.name != "reset_state")
-    assert stats.constants_packed == len(_LAYERS)
-    uses = sum(map(len, _LAYERS.values()))
-    assert stats.constants_reused == uses - len(_LAYERS)
+    assert stats.constants_packed == len(models.LAYERS)
+    uses = sum(map(len, models.LAYERS.values()))
+    assert stats.constants_reused == uses - len(models.LAYERS)
     assert stats.packed_nbytes < 0.35 * 4 * 3 * models.WIDTH**2
 
 
@@ -474,139 +435,3 @@ print(session.read().tolist())
     assert finished.returncode == 0, finished.stderr
     for line, one in zip(finished.stdout.splitlines(), (outcome, last), strict=True):
         torch.testing.assert_close(torch.tensor(json.loads(line)), one.result)
-
-
-@functools.cache
-def _torchao(way: str) -> tuple[models.Streamer, dict[str, etshared.EntryPoint]]:
-    configs = {
-        "8da4w": Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=torch.int4, weight_granularity=PerGroup(32)
-        ),
-        "w8": Int8WeightOnlyConfig(),
-    }
-    model, entry_points = models.streamer()
-    quantize_(model, configs[way])
-    return model, entry_points
-
-
-@functools.cache
-def _torchao_lowered(way: str) -> bytes:
-    exported = etshared.export(*_torchao(way))
-    edge = etshared.to_edge_transform_and_lower(
-        exported, partitioner=[XnnpackPartitioner()]
-    )
-    return bytes(edge.to_executorch().buffer)
-
-
-@pytest.mark.parametrize(
-    ("way", "atol", "decibels"),
-    # XNNPACK has the scales of groups as bfloat16, which is worth 1/256 of a weight.
-    [("8da4w", 0.01, 18), ("w8", 1e-5, 38)],
-)
-def test_weights_that_torchao_has_quantized_equal_eager(
-    way: str, atol: float, decibels: float
-) -> None:
-    calls = models.calls(seed=5)
-    outcomes = eager_outcomes(*_torchao(way), calls)
-    data = _torchao_lowered(way)
-    program = etshared.load(data, tensors="torch")
-    assert_program_matches(program, outcomes, atol=atol)
-    assert_stock_runtime_matches(data, outcomes, atol=atol)
-    session = program.session()
-    results = [session[one.name](*one.args) for one in calls]
-    expected = eager_outcomes(*models.streamer(), calls)
-    assert signal_to_noise(results, expected) > decibels
-
-
-@pytest.mark.parametrize(("way", "bits"), [("8da4w", 4), ("w8", 8)])
-def test_weights_that_torchao_has_quantized_are_stored_once(
-    way: str, bits: int
-) -> None:
-    weights = context_of(_torchao_lowered(way)).weights
-    nbytes = models.WIDTH**2 * bits // 8
-    stored = [weight for weight in weights if weight.nbytes >= nbytes]
-    assert [weight.nbytes for weight in stored] == [nbytes] * 3
-    assert sum(weight.nbytes for weight in weights) < 3.7 * nbytes
-    program = etshared.load(_torchao_lowered(way))
-    program.session().load()
-    # Layers with quantized activations are packed, and a float convolution.
-    layers = 4 if way != "w8" else 1
-    uses = sum(map(len, _LAYERS.values())) if way != "w8" else 2
-    assert program.stats().constants_packed == layers
-    assert program.stats().constants_reused == uses - layers
-
-
-@pytest.mark.parametrize(
-    ("config", "problem"),
-    [
-        (
-            IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)),
-            r"torchao.dequantize_affine.* of '0\..*no kernel for",
-        ),
-        *(
-            (
-                # XNNPACK would leave zero points out, without an error.
-                Int8DynamicActivationIntxWeightConfig(
-                    weight_dtype=dtype,
-                    weight_granularity=granularity,
-                    weight_mapping_type=MappingType.ASYMMETRIC,
-                ),
-                r"weights '0\..*' with zero points.*MappingType.SYMMETRIC",
-            )
-            for dtype, granularity in (
-                (torch.int4, PerGroup(32)),
-                (torch.int8, PerAxis(0)),
-            )
-        ),
-        (
-            Int8DynamicActivationIntxWeightConfig(
-                weight_dtype=torch.int8, weight_granularity=PerGroup(32)
-            ),
-            r"weights '0\..*' with groups of 8 bits.*PerAxis\(0\)",
-        ),
-    ],
-)
-def test_weights_that_nothing_computes_with_are_refused(
-    config: AOBaseConfig, problem: str
-) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 4)).eval()
-    quantize_(model, config)
-    exported = etshared.export(
-        model, {"forward": etshared.EntryPoint(model.forward, (torch.ones(1, 64),))}
-    )
-    with pytest.raises(LoweringError, match=f"'forward' has {problem}"):
-        etshared.to_edge_transform_and_lower(
-            exported, partitioner=[XnnpackPartitioner()]
-        ).to_executorch()
-
-
-class _Branches(nn.Module):
-    """Has a weight of integers in one branch only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        integers = torch.arange(-16, 16, dtype=torch.int8).reshape(1, 32)
-        self.register_buffer("integers", integers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        def dequantized(x: torch.Tensor) -> torch.Tensor:
-            weight: torch.Tensor = torch.ops.torchao.dequantize_affine(
-                self.integers, (1, 32), torch.ones(1, 1), None, torch.int8
-            )
-            return x * weight
-
-        result: torch.Tensor = torch.cond(x.sum() > 0, dequantized, torch.neg, (x,))
-        return result
-
-
-def test_weights_that_nothing_computes_with_are_refused_in_branches() -> None:
-    model = _Branches().eval()
-    exported = etshared.export(
-        model, {"forward": etshared.EntryPoint(model.forward, (torch.ones(1, 32),))}
-    )
-    edge = etshared.to_edge_transform_and_lower(exported)
-    with pytest.raises(
-        LoweringError, match="'forward' has torchao.dequantize_affine.*no kernel for"
-    ):
-        edge.to_executorch()

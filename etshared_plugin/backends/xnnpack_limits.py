@@ -107,6 +107,7 @@ def _limited_config(target: str, config: Any) -> Any:  # noqa: ANN401
     def check_constraints(node: fx.Node, program: ExportedProgram) -> bool:
         return (
             _has_usual_dimensions(node)
+            and _has_signed_integers(node)
             and (target in _PRODUCTS or not _has_bfloat16(node))
             and (limit is None or limit(node))
             and constraints(node, program)
@@ -183,6 +184,21 @@ def _has_usual_dimensions(node: fx.Node) -> bool:
         if isinstance(value, torch.Tensor):
             is_quantized = is_quant(one) or is_dequant(one)
             if not is_quantized <= value.dim() <= _MOST_DIMENSIONS:
+                return False
+    return True
+
+
+def _has_signed_integers(node: fx.Node) -> bool:
+    """Tell whether quantized values are of 8 bits with a sign.
+
+    XNNPACK's lowering in 1.5.1 takes others for such.
+    """
+    integers = (torch.int8, torch.int32)
+    for one in (node, *node.all_input_nodes, *node.users):
+        quantized = one if is_quant(one) else one.args[0] if is_dequant(one) else None
+        if isinstance(quantized, fx.Node):
+            value = quantized.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.dtype not in integers:
                 return False
     return True
 

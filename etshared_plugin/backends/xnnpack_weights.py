@@ -9,8 +9,8 @@ from torch.export import ExportedProgram
 from ..errors import LoweringError
 from ..lifted.program_surgery import CONSTANT_INPUTS, buffer_tensor, inputs_of
 
-#: XNNPACK has groups of such weights only.
-_BITS_OF_GROUPS = 4
+#: XNNPACK has groups, and layers of float16, of such weights only.
+_FEW_BITS = 4
 
 
 def refuse_unusual_weights(program: ExportedProgram, method_name: str | None) -> None:
@@ -19,7 +19,7 @@ def refuse_unusual_weights(program: ExportedProgram, method_name: str | None) ->
     Called before decomposition: partitioners see no values later.
 
     Raises:
-        LoweringError: a layer has such weights, or groups of 8 bits.
+        LoweringError: a layer has such weights, groups of 8 bits, or 8 bits in float16.
     """
     constants = {
         node: spec for node, spec in inputs_of(program) if spec.kind in CONSTANT_INPUTS
@@ -30,10 +30,13 @@ def refuse_unusual_weights(program: ExportedProgram, method_name: str | None) ->
         values, block, _, zero_point, _, least, most = node.args[:7]
         if values not in constants:
             continue  # of activations
-        width = values.meta["val"].shape[-1]
-        if block[-1] != width and most - least >= 1 << _BITS_OF_GROUPS:
+        is_wide = most - least >= 1 << _FEW_BITS
+        if is_wide and block[-1] != values.meta["val"].shape[-1]:
             problem = "groups of 8 bits"
             remedy = "use granularity PerAxis(0) or 4 bits"
+        elif is_wide and node.meta["val"].dtype is torch.float16:
+            problem = "8 bits in float16"
+            remedy = "use 4 bits, or layers of float32"
         elif isinstance(zero_point, fx.Node) and _any(zero_point, program):
             problem = "zero points"
             remedy = "use weight_mapping_type=MappingType.SYMMETRIC"
@@ -42,8 +45,7 @@ def refuse_unusual_weights(program: ExportedProgram, method_name: str | None) ->
         entry_point = f"entry point '{method_name}'" if method_name else "the program"
         raise LoweringError(
             f"{entry_point} has weights '{constants[values].target}' with {problem},"
-            f" which XNNPACK in ExecuTorch 1.5.1 does not compute; {remedy} in"
-            " torchao's config",
+            f" which XNNPACK in ExecuTorch 1.5.1 does not compute; {remedy}",
             method_name=method_name,
         )
 
