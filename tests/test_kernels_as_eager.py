@@ -92,6 +92,21 @@ def _cases() -> dict[str, _Case]:
     add("of sums", lambda x: (x.nansum(1), x.logsumexp(1), x @ x[0]), wide)
     add("log_softmax", lambda x: (x.log_softmax(1), x.log_softmax(0)), wide)
     add("remainders", lambda x: (x % 0.3, x % -0.3, x % x.flip(1)), wide)
+    add(
+        "cut",
+        lambda x: (F.pad(x, (1, -2, 0, 3)), F.pad(x, (-2, 3, -1, 2), value=1.5)),
+        wide,
+    )
+    add(
+        "spread",
+        lambda x: (
+            *torch.var_mean(x, -1),
+            *torch.std_mean(x, 0, correction=0),
+            *torch.var_mean(x, (0, 1), keepdim=True),
+            *torch.std_mean(x),
+        ),
+        wide,
+    )
     add("counted", lambda x: (x > 0.5).double().sum(1), wide)
     for dtype in (*_HALF, torch.float32, torch.float64):
         special = _SPECIAL.to(dtype)

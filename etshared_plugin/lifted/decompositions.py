@@ -53,6 +53,44 @@ def _gelu(x: torch.Tensor, *, approximate: str = "none") -> Any:  # noqa: ANN401
     return (0.5 * wide * (1 + torch.tanh(inner))).to(x.dtype)
 
 
+def _pad(
+    x: torch.Tensor,
+    pad: Sequence[int],
+    mode: str = "constant",
+    value: float | None = None,
+) -> Any:  # noqa: ANN401
+    """Cut what negative widths take away; the kernel only adds."""
+    is_cut = any(isinstance(width, int) and width < 0 for width in pad)
+    if mode != "constant" or not is_cut:
+        return NotImplemented
+    for i in range(len(pad) // 2):
+        before, after = (max(0, -width) for width in pad[2 * i : 2 * i + 2])
+        dim = x.dim() - 1 - i
+        x = torch.ops.aten.slice.Tensor(x, dim, before, x.shape[dim] - after)
+    widths = [max(0, width) for width in pad]
+    return torch.ops.aten.constant_pad_nd.default(x, widths, value or 0)
+
+
+def _with_mean(spread: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """Compute the mean apart; there is no kernel for both."""
+
+    def compute(
+        x: torch.Tensor,
+        dim: Any = None,  # noqa: ANN401
+        unbiased: bool = True,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        correction = int(unbiased) if correction is None else correction
+        return (
+            spread(x, dim, correction=correction, keepdim=keepdim),
+            torch.mean(x, dim, keepdim=keepdim),
+        )
+
+    return compute
+
+
 def _diagonal_scatter(
     x: torch.Tensor,
     diagonal: torch.Tensor,
@@ -108,6 +146,7 @@ FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
     torch.ops.aten.as_strided_scatter.default: _as_strided_scatter,
     torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
     torch.ops.aten.gelu.default: _gelu,
+    torch.ops.aten.pad.default: _pad,
     torch.ops.aten.remainder.Scalar: _remainder,
     torch.ops.aten.remainder.Scalar_Tensor: _remainder,
     torch.ops.aten.remainder.Tensor: _remainder,
@@ -115,5 +154,9 @@ FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
     torch.ops.aten.__rshift__.Scalar: _shifted_right,
     torch.ops.aten.bitwise_left_shift.Tensor_Scalar: _shifted_left,
     torch.ops.aten.bitwise_right_shift.Tensor_Scalar: _shifted_right,
+    torch.ops.aten.std_mean.correction: _with_mean(torch.std),
+    torch.ops.aten.std_mean.dim: _with_mean(torch.std),
+    torch.ops.aten.var_mean.correction: _with_mean(torch.var),
+    torch.ops.aten.var_mean.dim: _with_mean(torch.var),
     torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
 }
