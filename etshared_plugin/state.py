@@ -14,7 +14,7 @@ from .lifted.lifted_state import LiftedProgram, functionalize
 from .lifted.program_surgery import flat_call
 from .lifted.signatures import CallingConvention
 from .state_names import matching
-from .wording import dtype_name
+from .wording import dtype_name, kind_of, names_in
 
 #: Name of the generated entry point unless the caller chooses another.
 RESET_STATE = "reset_state"
@@ -89,10 +89,8 @@ def select_state(
         names = {fqn: (fqn, *aliases.get(fqn, ())) for fqn in buffers}
     chosen = set(written_by)
     if patterns is not None:
-        if isinstance(patterns, str):
-            patterns = [patterns]
         matched = set()
-        for pattern in patterns:
+        for pattern in names_in(patterns, "state", StateError):
             found = {
                 fqn
                 for fqn in buffers
@@ -151,10 +149,14 @@ def with_groups(
     chosen: dict[str, str] = {}
     fqns = list(state)
     names = [(fqn, *state[fqn].aliases) for fqn in fqns]
+    if not isinstance(groups, Mapping | None):
+        raise StateError(
+            f"groups is {kind_of(groups)}, expected a dict; write {{'group': ['h']}}"
+        )
     for group, patterns in (groups or {}).items():
         if not isinstance(group, str) or not group or "\0" in group:
             raise StateError(f"a group of state is named {group!r}, expected a name")
-        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        for pattern in names_in(patterns, f"group '{group}'", StateError):
             found = [fqns[position] for position in matching(pattern, names)]
             if not found:
                 known = ", ".join(f"'{fqn}'" for fqn in state) or "none"

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
+
+from .errors import EtsharedError
+
 
 def kind_of(value: object) -> str:
     """Say what was given instead of what is expected."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"an instance of {type(value).__name__}"
+
+
+def names_in(given: object, what: str, error: type[EtsharedError]) -> list[str]:
+    """Return the one name or the several that a caller gives.
+
+    Raises:
+        EtsharedError: of the kind ``error``, that they are no names.
+    """
+    if isinstance(given, str):
+        return [given]
+    names = []
+    for name in given if isinstance(given, Sequence | Set | Mapping) else [given]:
+        if not isinstance(name, str):
+            raise error(f"{what} has {kind_of(name)}, expected names, such as ['h']")
+        names.append(name)
+    return names
 
 
 def dtype_name(dtype: object) -> str:

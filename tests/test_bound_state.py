@@ -204,7 +204,7 @@ ONES = torch.ones(2)
         ),
         ({"a": Bind(1)}, StateError, "no entry point has 'a' as an output"),
         ({"a": Bind(1, 0), "b": Bind(1, 1)}, EntryPointError, "as another bind does"),
-        ({"a": 1}, EntryPointError, "bind 'a' is a int, expected a Bind"),
+        ({"a": 1}, EntryPointError, "bind 'a' is an instance of int, expected a Bind"),
         ({"taken": Bind(1, 0)}, StateError, "'taken' is the name of bound state and"),
     ],
 )

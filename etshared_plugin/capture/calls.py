@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InputError
 from ..state import RESET_STATE, tensor_kind
+from ..wording import kind_of
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,20 @@ def call_of(given: object) -> Call:
                 method_name=name,
             )
     return Call(name, tuple(args), dict(kwargs))
+
+
+def calls_of(given: object) -> list[Call]:
+    """Return the calls that a caller means.
+
+    Raises:
+        InputError: one is none, or they are not several.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, str | Mapping | Call):
+        raise InputError(
+            f"calls is {kind_of(given)}, expected several, such as"
+            " [('forward', (x,)), call('peek')]"
+        )
+    return [call_of(one) for one in given]
 
 
 def is_reset(one: Call, names: Collection[str]) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from ..errors import EntryPointError
@@ -87,7 +89,19 @@ def check_entry_points(entry_points: Mapping[str, EntryPoint]) -> None:
                 " a tuple; write (x,)",
                 method_name=name,
             )
+        if not isinstance(one.kwargs, Mapping | None):
+            raise EntryPointError(
+                f"entry point '{name}': kwargs are {kind_of(one.kwargs)}, expected a"
+                " dict",
+                method_name=name,
+            )
         for leaf in pytree.tree_leaves((one.args, dict(one.kwargs or {}))):
+            if isinstance(leaf, torch.Tensor) and is_lazy(leaf):
+                raise EntryPointError(
+                    f"entry point '{name}' has a tensor without a size among its"
+                    " inputs",
+                    method_name=name,
+                )
             if isinstance(leaf, nn.Module):
                 raise EntryPointError(
                     f"entry point '{name}' has {kind_of(leaf)}, a module, among its"
@@ -95,10 +109,36 @@ def check_entry_points(entry_points: Mapping[str, EntryPoint]) -> None:
                     " a function that takes the root as its first argument",
                     method_name=name,
                 )
-        for key, bound in (one.binds or {}).items():
-            if not isinstance(bound, Bind):
-                raise EntryPointError(
-                    f"entry point '{name}': bind '{key}' is a {type(bound).__name__},"
-                    " expected a Bind",
-                    method_name=name,
-                )
+        _check_binds(name, one.binds)
+
+
+def _check_binds(name: str, binds: object) -> None:
+    if not isinstance(binds, Mapping | None):
+        raise EntryPointError(
+            f"entry point '{name}': binds are {kind_of(binds)}, expected a dict; write"
+            " {'name': Bind(input=1, output=1)}",
+            method_name=name,
+        )
+    for key, bound in (binds or {}).items():
+        problem = None
+        if not isinstance(key, str) or not key or set(key) & set("*?[\0"):
+            problem = "has a name that no state can have"
+        elif not isinstance(bound, Bind):
+            problem = f"is {kind_of(bound)}, expected a Bind"
+        elif bound.input is not None and not _is_place(bound.input):
+            problem = f"has input={bound.input!r}, expected a position or name"
+        elif bound.output is not None and not all(map(_is_place, _path(bound.output))):
+            problem = f"has output={bound.output!r}, expected an index, key or field"
+            problem += ", or a tuple of them"
+        if problem is not None:
+            raise EntryPointError(
+                f"entry point '{name}': bind {key!r} {problem}", method_name=name
+            )
+
+
+def _path(output: object) -> tuple[object, ...]:
+    return output if isinstance(output, tuple) else (output,)
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 from torch.export import ExportedProgram
 
+from ..errors import StateError
 from ..lifted.lifted_state import keep
 from ..lifted.restored_state import restore
 from ..state import SharedState, select_state, with_groups
+from ..wording import names_in
 from .arguments import check_root
 from .bound_state import BoundState
 from .declarations import EntryPoint, check_entry_points
@@ -60,11 +62,9 @@ def export(
     """
     check_root(root)
     check_entry_points(entry_points)
-    if isinstance(state, str):
-        state = [state]
     bound = BoundState(root, entry_points)
     if state is not None:
-        state = [*state, *bound.values]
+        state = [*names_in(state, "state", StateError), *bound.values]
     memories = MemoryMap(root, bound.tensors())
     lifted, layout = trace(
         root, bound.entry_points, memories, memories.named_by(state or ())

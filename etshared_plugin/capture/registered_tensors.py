@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import StateError
@@ -83,7 +84,8 @@ def registered_tensors(root: nn.Module) -> list[RegisteredTensor]:
     """Return every buffer and parameter once, in the order of the modules.
 
     Raises:
-        StateError: one is called as a constant of the exporter may be.
+        StateError: one is called as a constant of the exporter may be, or is no dense
+            tensor.
     """
     names: dict[int, list[str]] = {}
     for fqn, tensor in _named_tensors(root, remove_duplicate=False):
@@ -93,6 +95,7 @@ def registered_tensors(root: nn.Module) -> list[RegisteredTensor]:
                 " constants, one of which would take its place; rename it",
                 fqn=fqn,
             )
+        _check_is_plain(fqn, tensor)
         names.setdefault(id(tensor), []).append(fqn)
     places: dict[int, list[Place]] = {}
     tensors: dict[int, torch.Tensor] = {}
@@ -106,6 +109,16 @@ def registered_tensors(root: nn.Module) -> list[RegisteredTensor]:
         RegisteredTensor(tensor, tuple(names[key]), tuple(places[key]))
         for key, tensor in tensors.items()
     ]
+
+
+def _check_is_plain(fqn: str, tensor: torch.Tensor) -> None:
+    if is_lazy(tensor):
+        problem = "has no size yet; call the module once before export"
+    elif tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        problem = "is no dense tensor, which programs need; register a dense one"
+    else:
+        return
+    raise StateError(f"'{fqn}' {problem}", fqn=fqn)
 
 
 def _named_tensors(

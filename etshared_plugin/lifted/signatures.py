@@ -177,6 +177,12 @@ def dynamic_shapes(
                 method_name=name,
             )
         shapes = dict(zip(bound.arguments, shapes, strict=True))
+    if not isinstance(shapes, Mapping):
+        raise EntryPointError(
+            f"dynamic shapes of entry point '{name}' are {kind_of(shapes)}, expected a"
+            " dict by argument; write {'x': {0: torch.export.Dim('n')}}",
+            method_name=name,
+        )
     unknown = [
         key
         for key in shapes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from executorch.exir import ExecutorchBackendConfig
 from executorch.exir.backend.partitioner import Partitioner
 from torch.utils import _pytree as pytree
 
-from ..errors import LoweringError, PartitionError
+from ..errors import LoweringError, MemoryPlanningError, PartitionError
 from ..lifted.lifted_state import LiftedProgram
 from ..plugins import plugin_manager
 from ..wording import kind_of
@@ -81,6 +82,25 @@ def _by_method(
                     method_name=name,
                 )
     return by_method
+
+
+def check_planning(config: object, names: Collection[str]) -> None:
+    """Refuse what is no config, or has a planning pass for no entry point.
+
+    Raises:
+        LoweringError, MemoryPlanningError: it is or has.
+    """
+    if not isinstance(config, ExecutorchBackendConfig):
+        raise LoweringError(
+            f"config is {kind_of(config)}, expected an ExecutorchBackendConfig"
+        )
+    passes = config.memory_planning_pass
+    for name in passes if isinstance(passes, Mapping) else ():
+        if name not in names:
+            raise MemoryPlanningError(
+                f"memory_planning_pass has one for entry point '{name}', expected one"
+                f" of {', '.join(map(repr, names))}"
+            )
 
 
 def check_passes(passes: object, names: Iterable[str]) -> None:

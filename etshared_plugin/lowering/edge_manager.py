@@ -31,7 +31,7 @@ from ..lifted.restored_state import restore
 from ..plugins import plugin_manager
 from ..state import SharedState
 from .adjusted_executorch import adjusted_executorch
-from .arguments import Partitioners, check_passes, wrapped_partitioners
+from .arguments import Partitioners, check_passes, check_planning, wrapped_partitioners
 from .faithful_kernels import with_faithful_kernels
 from .memory_planning import (
     MemoryPlanner,
@@ -141,7 +141,8 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             MemoryPlanningError: shared state cannot be placed.
             PluginError: a plugin failed.
         """
-        config = config or ExecutorchBackendConfig()
+        config = ExecutorchBackendConfig() if config is None else config
+        check_planning(config, self._edge_programs)
         lifted = self._current()
         if config.do_quant_fusion_and_const_prop:
             # On restored programs it would fold state that a method only reads.

@@ -13,12 +13,13 @@ from torch.export import ExportedProgram
 from ..capture.arguments import programs_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.plain_programs import lift_declared, lift_plain_programs
-from ..errors import EntryPointError, StateError
+from ..errors import EntryPointError, LoweringError, StateError
 from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
 from ..lifted.separate_branches import separate_constants, separate_operands
 from ..state import RESET_STATE, grouped_as, initial_values_program, with_groups
+from ..wording import kind_of
 from .adjusted_executorch import adjusted_executorch
 from .arguments import Partitioners, check_passes, wrapped_partitioners
 from .edge_manager import SharedEdgeProgramManager, lowering_errors
@@ -64,6 +65,11 @@ def to_edge_transform_and_lower(
         PluginError: a plugin failed.
     """
     programs = programs_of(programs)
+    if not isinstance(constant_methods, Mapping | None):
+        raise LoweringError(
+            f"constant_methods is {kind_of(constant_methods)}, expected a dict of"
+            " values by name"
+        )
     for name in constant_methods or {}:
         if name in programs:
             raise EntryPointError(

@@ -19,7 +19,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from ..capture.calls import AnyCall, call_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.exported_session import ExportedSession, lift_programs, module_of
-from ..errors import EtsharedError, QuantizationError
+from ..errors import EtsharedError, InputError, QuantizationError
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, inputs_of
 from ..lifted.restored_state import restore
@@ -149,12 +149,27 @@ def _calibrate(
     sources: Iterable[object]
     if isinstance(calibration, Mapping):
         calls, sources = _calls_of(calibration), calibration.values()
-    else:
+    elif isinstance(calibration, Iterable):
         calls, sources = iter(calibration), [calibration]
+    else:
+        raise InputError(
+            f"calibration is {kind_of(calibration)}, expected calls, such as"
+            " [('forward', (x,))]"
+        )
     sizes = [len(one) if isinstance(one, Sized) else None for one in sources]
     total = None if None in sizes else sum(filter(None, sizes))
-    for one in _shown(calls, total):
-        session.call(call_of(one))
+    for number, given in enumerate(_shown(calls, total), 1):
+        one = call_of(given)
+        try:
+            session.call(one)
+        except EtsharedError:
+            raise
+        except Exception as error:
+            raise QuantizationError(
+                f"call {number} of the calibration, {one}, fails:"
+                f" {type(error).__name__}: {error}; does it have NaN or infinity?",
+                method_name=one.name,
+            ) from error
 
 
 def _calls_of(

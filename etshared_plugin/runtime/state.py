@@ -119,8 +119,11 @@ class SessionState(Mapping[str, Any]):
         return from_native(self._native.view(index, as_torch), dtype, as_torch)
 
     def __setitem__(self, name: str, value: object) -> None:
+        index = self._index(name)
+        if value is None:
+            raise StateMismatchError(f"the value for state '{name}' is None")
         given = exchangeable(value, f"the value for state '{name}'")
-        self._native.assign(self._index(name), given)
+        self._native.assign(index, given)
 
     def __iter__(self) -> Iterator[str]:
         return (buffer.fqn for buffer in self._buffers.values())
@@ -143,7 +146,9 @@ class SessionState(Mapping[str, Any]):
             return self._indices[name]
         except KeyError:
             hint = "; a view of state is part of the state that is all of its memory"
-            if matching(name, [[fqn] for fqn in self._indices]):
+            if isinstance(name, str) and matching(
+                name, [[fqn] for fqn in self._indices]
+            ):
                 hint = f"; group({name!r}) has all of its parts"
             raise KeyError(
                 f"there is no state '{name}', {self._known()}{hint}"

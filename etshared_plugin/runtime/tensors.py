@@ -56,10 +56,15 @@ def exchangeable(value: object, label: str) -> object:
     """Return what the native module takes in place of ``value``."""
     if isinstance(value, np.ndarray):
         # ml_dtypes registers its types as void; asking for names is slow.
-        if value.dtype.kind == "V" and value.dtype.name == _BFLOAT16:
-            return value.view(np.uint16), _BFLOAT16
         if not value.dtype.isnative:
             raise InputError(f"{label} is not in this machine's byte order")
+        if isinstance(value, np.ma.MaskedArray):
+            raise InputError(
+                f"{label} is a masked array, whose mask programs do not see; call its"
+                " filled()"
+            )
+        if value.dtype.kind == "V" and value.dtype.name == _BFLOAT16:
+            return value.view(np.uint16), _BFLOAT16
         return value
     if isinstance(value, tuple):  # the native module takes pairs for bits
         raise InputError(f"{label} is of type 'tuple', expected a tensor")

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.bound_state import BoundState
-from ..capture.calls import AnyCall, call_of, is_reset
+from ..capture.calls import AnyCall, calls_of, is_reset
 from ..capture.declarations import EntryPoint
 from ..capture.entry_points import export
 from ..errors import EtsharedError
@@ -22,7 +22,7 @@ from ..lowering.arguments import Partitioners
 from ..lowering.edge_transform import to_edge_transform_and_lower
 from ..runtime import Session, SharedProgram, load
 from .captured import refuse_captured_modules
-from .drawing import Inputs, draw_calls
+from .drawing import Inputs, check_inputs, draw_calls
 from .eager import Outcome, eager_outcomes
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def assert_matches_eager(
         EtsharedError: the entry points cannot be exported, lowered or run.
     """
     refuse_captured_modules(root, entry_points)
-    given = None if calls is None else [call_of(one) for one in calls]
+    given = None if calls is None else calls_of(calls)
+    check_inputs(inputs, entry_points)
     exported = export(root, entry_points, state=state)
     edge = to_edge_transform_and_lower(exported, partitioner=partitioner)
     data = bytes(edge.to_executorch(config).buffer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,9 +15,32 @@ from ..capture.declarations import EntryPoint
 from ..context import EntryPointRecord
 from ..errors import InputError
 from ..lifted.signatures import bind
+from ..wording import kind_of
 
 #: By entry point: makes the positional inputs of one call.
 Inputs = Mapping[str, Callable[[random.Random], tuple[Any, ...]]]
+
+
+def check_inputs(inputs: object, names: Collection[str]) -> None:
+    """Refuse what makes no inputs of entry points.
+
+    Raises:
+        InputError: it does not.
+    """
+    if not isinstance(inputs, Mapping | None):
+        raise InputError(
+            f"inputs is {kind_of(inputs)}, expected a dict of functions by entry point"
+        )
+    for name, make in (inputs or {}).items():
+        if name not in names:
+            known = ", ".join(f"'{one}'" for one in names)
+            raise InputError(f"inputs has '{name}', expected one of {known}")
+        if not callable(make):
+            raise InputError(
+                f"inputs of entry point '{name}' is {kind_of(make)}, expected a"
+                " function of a random.Random that returns a tuple",
+                method_name=name,
+            )
 
 
 def draw_calls(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,10 @@ from torch.utils import _pytree as pytree
 from ..capture.bound_state import BoundState
 from ..capture.calls import AnyCall, Call, call_of, is_reset
 from ..capture.declarations import EntryPoint
+from ..capture.module_snapshot import TENSOR_DICTS
+from ..errors import InputError
 from ..lifted.signatures import bind
+from ..wording import kind_of
 from .captured import refuse_captured_modules
 
 
@@ -104,7 +107,27 @@ def _deep_copy(
     for tensor in pytree.tree_leaves([held, given]):
         if isinstance(tensor, torch.Tensor) and not tensor.is_leaf:
             memo[id(tensor)] = copy.deepcopy(tensor.detach(), memo)
-    return copy.deepcopy((root, entry_points), memo)
+    try:
+        return copy.deepcopy((root, entry_points), memo)
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        raise InputError(
+            f"the module cannot be copied to run it in eager:"
+            f" {next(_uncopied(root), error)}; take it away, or give it a"
+            " __deepcopy__"
+        ) from error
+
+
+def _uncopied(root: nn.Module) -> Iterator[str]:
+    """Name attributes that cannot be copied."""
+    for prefix, module in root.named_modules():
+        for name, value in vars(module).items():
+            if name in TENSOR_DICTS:
+                continue
+            try:
+                copy.deepcopy(value)
+            except (TypeError, RuntimeError, NotImplementedError) as error:
+                fqn = f"{prefix}.{name}" if prefix else name
+                yield f"attribute '{fqn}' is {kind_of(value)}, {error}"
 
 
 def _copied(value: object) -> Any:  # noqa: ANN401
