@@ -105,7 +105,8 @@ class Decoder(nn.Module):
         for layer, cache in zip(self.layers, caches, strict=True):
             index = position + torch.arange(rows.shape[0])
             keys = cache["keys"].index_copy(0, index, layer(rows))
-            new.append({"keys": keys, "sum": cache["sum"] + keys.sum()})
+            # In another order than the example has.
+            new.append({"sum": cache["sum"] + keys.sum(), "keys": keys})
             rows = torch.tanh(rows + keys.mean(0))
         return {
             "rows": rows,

@@ -45,6 +45,13 @@ class Indexed(nn.Module):
         self.m.view(-1)[:27].view(3, 3, 3).fill_diagonal_(4.0)
         return self.m * x
 
+    def read_last(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.square.add_(x)
+        last = self.square[self.row]
+        chosen = self.square[1:, self.row]
+        self.row.add_(1).remainder_(3)
+        return last * 2 + chosen.sum(), self.square[self.row]
+
     def rows(self, x: Tensor) -> Tensor:
         i = self.row
         self.m[i] = 2.5
@@ -61,7 +68,7 @@ class Indexed(nn.Module):
 
 def test_state_is_written_where_indices_say(partitioner: Partitioners) -> None:
     model = Indexed()
-    names = ["diagonals", "rows", "filled", "scattered"]
+    names = ["diagonals", "rows", "read_last", "filled", "scattered"]
     assert_equals_eager(
         model,
         {name: EntryPoint(getattr(model, name), (X,)) for name in names},

@@ -15,7 +15,7 @@ from ..errors import EntryPointError, StateError
 from ..lifted.signatures import bind
 from ..state import tensor_kind
 from .declarations import Bind, EntryPoint
-from .nested_values import NoPartError, part, without_parts
+from .nested_values import NoPartError, in_order_of, part, without_parts
 from .registered_tensors import RegisteredTensor, registered_tensors
 
 
@@ -125,6 +125,8 @@ class BoundState:
         return without_binds
 
     def _add(self, name: str, key: str, example: object) -> None:
+        if key in self._specs:
+            example = in_order_of(self._specs[key], example)
         paths, spec = pytree.tree_flatten_with_path(example)
         fqns = [".".join([key, *map(_step, path)]) for path, _ in paths]
         for fqn, (path, leaf) in zip(fqns, paths, strict=True):
@@ -212,7 +214,7 @@ class BoundState:
         return without_parts(result, paths)
 
     def _assign(self, name: str, key: str, value: object) -> None:
-        leaves, spec = pytree.tree_flatten(value)
+        leaves, spec = pytree.tree_flatten(in_order_of(self._specs[key], value))
         if spec != self._specs[key]:
             raise StateError(
                 f"entry point '{name}' returns {_one_line(spec)} for '{key}', expected"

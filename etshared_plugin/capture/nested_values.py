@@ -33,6 +33,21 @@ def part(value: Any, path: Path) -> Any:  # noqa: ANN401
     return value
 
 
+def in_order_of(spec: pytree.TreeSpec, value: Any) -> Any:  # noqa: ANN401
+    """Return a value with the keys of its dicts in the order that ``spec`` has."""
+    if type(value) is not spec.type or spec.type not in (dict, list, tuple):
+        return value
+    if len(value) != spec.num_children:
+        return value
+    if spec.type is not dict:
+        pairs = zip(spec.children(), value, strict=True)
+        return spec.type(in_order_of(child, one) for child, one in pairs)
+    if value.keys() != set(spec.context):
+        return value
+    pairs = zip(spec.children(), spec.context, strict=True)
+    return {key: in_order_of(child, value[key]) for child, key in pairs}
+
+
 def without_parts(value: Any, paths: Collection[Path]) -> Any:  # noqa: ANN401
     """Return what is left without some parts.
 

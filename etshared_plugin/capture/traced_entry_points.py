@@ -31,6 +31,7 @@ from ..lifted.signatures import (
     dynamic_shapes,
     leaf_names,
 )
+from ..lifted.tensor_indices import read_by_tensors
 from .declarations import EntryPoint
 from .export_failures import not_exported
 from .refusals import refuse_control_flow, refuse_unfaithful
@@ -151,6 +152,7 @@ def _trace(
                 for clone in node.users
             },
         )
+        read_by_tensors(program.graph)
         _refuse_strides(name, lifted, layout)
         # State is no longer the module's: the program holds it.
         program.state_dict.update(tensors)
