@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.export import Dim
 
 from etshared_plugin import EntryPoint, export, to_edge_transform_and_lower
 from etshared_plugin.errors import EntryPointError, LoweringError, StateError
@@ -351,3 +352,49 @@ def test_names_of_state_need_not_be_identifiers() -> None:
         name: EntryPoint(getattr(model, name), (x,)) for name in ("forward", "adapt")
     }
     assert_matches_eager(model, entry_points)
+
+
+class Frames(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 3, batch_first=True)
+
+    def unrolled(self, x: Tensor) -> Tensor:
+        result: Tensor = self.gru(x)[0]
+        return result
+
+    def in_numpy(self, x: Tensor) -> Tensor:
+        return x + float(x.numpy().sum())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unrolled", r"as in nn\.GRU .* export a fixed number of steps, or one step"),
+        ("in_numpy", "NumPy is not traced; compute with torch"),
+    ],
+)
+def test_what_tracing_cannot_follow_comes_with_a_remedy(
+    name: str, message: str
+) -> None:
+    model = Frames().eval()
+    entry_point = EntryPoint(
+        getattr(model, name),
+        (torch.ones(1, 4, 3),),
+        dynamic_shapes={"x": {1: Dim("frames", min=2, max=9)}},
+    )
+    with pytest.raises(
+        EntryPointError, match=f"'{name}' cannot be exported: .*{message}"
+    ):
+        export(model, {name: entry_point})
+
+
+@pytest.mark.filterwarnings("ignore:`?torch.jit:DeprecationWarning")
+def test_modules_of_torchscript_are_refused() -> None:
+    scripted = torch.jit.script(nn.Linear(2, 2))
+    model = nn.Sequential(nn.Identity(), scripted)
+    entry_point = EntryPoint(model.forward, (torch.ones(2),))
+    with pytest.raises(EntryPointError, match="'1' is a module of TorchScript"):
+        export(model, {"forward": entry_point})
+    with pytest.raises(EntryPointError, match="root is a module of TorchScript"):
+        export(scripted, {"forward": entry_point})

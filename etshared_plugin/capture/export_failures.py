@@ -66,6 +66,14 @@ def not_exported(name: str, error: Exception) -> EntryPointError:
             "a program has no gradients; take torch.autograd.grad, backward() and"
             f" transforms of torch.func out of the method. {reason}"
         )
+    if "specialized it to be a constant" in reason:
+        reason = (
+            "a loop over a dimension, as in nn.GRU and nn.LSTM, is written out for the"
+            " example's size, and a size that Python computes with may be fixed too;"
+            f" export a fixed number of steps, or one step per call. {reason}"
+        )
+    if ".numpy() is not supported" in reason:
+        reason = f"NumPy is not traced; compute with torch. {reason}"
     if "Higher Order Operator: " in reason:
         reason = (
             "branches of torch.cond may write state in place; all else has to be"
