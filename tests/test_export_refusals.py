@@ -354,6 +354,13 @@ def test_names_of_state_need_not_be_identifiers() -> None:
     assert_matches_eager(model, entry_points)
 
 
+def test_batch_norms_that_average_over_all_batches_are_refused() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3, momentum=None))
+    entry_point = EntryPoint(model.forward, (torch.ones(4, 3),))
+    with pytest.raises(EntryPointError, match="'forward' has a batch norm .* momentum"):
+        export(model, {"forward": entry_point})
+
+
 class Frames(nn.Module):
     def __init__(self) -> None:
         super().__init__()

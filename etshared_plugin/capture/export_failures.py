@@ -54,6 +54,13 @@ def not_exported(name: str, error: Exception) -> EntryPointError:
     if "unbacked symbols" in reason or any(
         isinstance(one, GuardOnDataDependentSymNode) for one in causes
     ):
+        if any(_passed_through(one, "batchnorm.py") for one in causes):
+            return EntryPointError(
+                f"entry point '{name}' has a batch norm that is training and has"
+                " momentum=None, which reads its counter as a Python number; give it a"
+                " momentum, or call its eval()",
+                method_name=name,
+            )
         return EntryPointError(
             f"entry point '{name}' uses the value of a tensor as a Python number"
             f"{_place(error)}, in a branch, a loop, a size or an index, and the program"
