@@ -379,8 +379,8 @@ def test_memory_holds_one_packed_copy(source: str, tmp_path: Path) -> None:
     # Unpacked weights of the file are touched once; the packed ones are there once
     # where sessions have touched them.
     assert proportional < 5.2 * weight
-    # Four sessions, with four uses of the two weights each.
-    assert found["alone"][0] > 15 * weight
+    # Four sessions, with four uses of the two weights each; some memory is used again.
+    assert found["alone"][0] > 13 * weight
 
 
 def test_three_entry_points_grow_memory_by_one_packed_copy(tmp_path: Path) -> None:

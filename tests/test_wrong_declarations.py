@@ -129,7 +129,7 @@ def test_what_is_no_config_is_refused() -> None:
         memory_planning_pass={"ad": MemoryPlanningPass()}  # type: ignore[arg-type]
     )
     with pytest.raises(
-        MemoryPlanningError, match="'ad', expected one of 'add', 'reset"
+        MemoryPlanningError, match="'ad', expected some of 'add', 'rese"
     ):
         edge.to_executorch(config)
 

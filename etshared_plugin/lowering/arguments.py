@@ -85,7 +85,9 @@ def _by_method(
 
 
 def check_planning(config: object, names: Collection[str]) -> None:
-    """Refuse what is no config, or has a planning pass for no entry point.
+    """Refuse what is no config, or has planning passes for no entry point.
+
+    It may have some for those of other programs.
 
     Raises:
         LoweringError, MemoryPlanningError: it is or has.
@@ -95,12 +97,12 @@ def check_planning(config: object, names: Collection[str]) -> None:
             f"config is {kind_of(config)}, expected an ExecutorchBackendConfig"
         )
     passes = config.memory_planning_pass
-    for name in passes if isinstance(passes, Mapping) else ():
-        if name not in names:
-            raise MemoryPlanningError(
-                f"memory_planning_pass has one for entry point '{name}', expected one"
-                f" of {', '.join(map(repr, names))}"
-            )
+    if isinstance(passes, Mapping) and passes and not passes.keys() & set(names):
+        raise MemoryPlanningError(
+            "memory_planning_pass has passes for entry points"
+            f" {', '.join(map(repr, passes))}, expected some of"
+            f" {', '.join(map(repr, names))}"
+        )
 
 
 def check_passes(passes: object, names: Iterable[str]) -> None:

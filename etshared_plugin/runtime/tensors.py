@@ -58,7 +58,7 @@ def exchangeable(value: object, label: str) -> object:
         # ml_dtypes registers its types as void; asking for names is slow.
         if not value.dtype.isnative:
             raise InputError(f"{label} is not in this machine's byte order")
-        if isinstance(value, np.ma.MaskedArray):
+        if type(value) is not np.ndarray and _is_masked(value):
             raise InputError(
                 f"{label} is a masked array, whose mask programs do not see; call its"
                 " filled()"
@@ -86,6 +86,11 @@ def exchangeable(value: object, label: str) -> object:
         tensor = tensor.detach()
     # DLPack would hand over the bits without the pending negation.
     return tensor.resolve_neg() if tensor.is_neg() else tensor
+
+
+def _is_masked(value: object) -> bool:
+    module = sys.modules.get("numpy.ma")  # numpy imports it when it is first used
+    return module is not None and isinstance(value, module.MaskedArray)
 
 
 def _is_fake(tensor: object) -> bool:
