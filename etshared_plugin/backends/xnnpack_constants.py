@@ -8,7 +8,7 @@ another way, results are wrong without an error, or the delegate cannot be loade
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
@@ -33,6 +33,7 @@ from .xnnpack_limits import separate_dynamic_inputs, within_limits
 from .xnnpack_weights import refuse_unusual_weights
 
 _aten = exir_ops.edge.aten
+_CLONE = exir_ops.edge.dim_order_ops._clone_dim_order.default
 
 #: Operators that want a constant in a way that their own arguments tell.
 _PRODUCTS = (
@@ -74,6 +75,7 @@ class ConstantsApartPartitioner(SharedStatePartitioner):
             for tag, spec in result.partition_tags.items()
             if spec.backend_id == XnnpackBackend.__name__
         }
+        _leave_copies_outside(result.tagged_exported_program.graph, tags)
         apart = [
             node
             for node, spec in inputs_of(result.tagged_exported_program)
@@ -89,6 +91,18 @@ class ConstantsApartPartitioner(SharedStatePartitioner):
         return replace(
             result, partition_tags={**result.partition_tags, _APART: delegation}
         )
+
+
+def _leave_copies_outside(graph: fx.Graph, tags: Collection[str]) -> None:
+    """Let kernels make copies that only leave a delegate.
+
+    Its lowering drops copies, and fails where the value leaves the delegate too.
+    """
+    for node in graph.nodes:
+        tag = node.meta.get("delegation_tag")
+        if tag in tags and node.target is _CLONE:
+            if all(user.meta.get("delegation_tag") != tag for user in node.users):
+                del node.meta["delegation_tag"]
 
 
 def _with_copies_as_results(program: ExportedProgram) -> ExportedProgram:
