@@ -14,7 +14,7 @@ from .lifted.lifted_state import LiftedProgram, functionalize
 from .lifted.program_surgery import flat_call
 from .lifted.signatures import CallingConvention
 from .state_names import matching
-from .wording import dtype_name, kind_of, names_in
+from .wording import dtype_name, kind_of, names_in, quoted
 
 #: Name of the generated entry point unless the caller chooses another.
 RESET_STATE = "reset_state"
@@ -97,7 +97,7 @@ def select_state(
                 if any(fnmatchcase(name, pattern) for name in names[fqn])
             }
             if not found:
-                known = ", ".join(f"'{fqn}'" for fqn in sorted(buffers)) or "none"
+                known = quoted(sorted(buffers)) or "none"
                 raise StateError(
                     f"state '{pattern}' matches no buffer; the buffers are {known};"
                     " parameters that no entry point writes have to be named in full",
@@ -159,7 +159,7 @@ def with_groups(
         for pattern in names_in(patterns, f"group '{group}'", StateError):
             found = [fqns[position] for position in matching(pattern, names)]
             if not found:
-                known = ", ".join(f"'{fqn}'" for fqn in state) or "none"
+                known = quoted(state) or "none"
                 raise StateError(
                     f"'{pattern}' of group '{group}' matches no shared state; there is"
                     f" {known}",

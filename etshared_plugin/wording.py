@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from .errors import EtsharedError
 
@@ -12,6 +12,11 @@ def kind_of(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"an instance of {type(value).__name__}"
+
+
+def quoted(names: Iterable[object]) -> str:
+    """Return ``'a', 'b'``."""
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def names_in(given: object, what: str, error: type[EtsharedError]) -> list[str]:

@@ -54,11 +54,7 @@ class Words(list[str]):
 
 
 def _drawn(generator: random.Random) -> float:
-    return copy_of(generator).random()
-
-
-def copy_of(value: Any) -> Any:  # noqa: ANN401
-    return copy.deepcopy(value)
+    return copy.deepcopy(generator).random()
 
 
 def add_one(holder: list[int]) -> int:
@@ -88,10 +84,10 @@ HOLDERS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Any]] = {
     "random_state": (
         lambda: np.random.RandomState(0),
         lambda o: o.rand(),
-        lambda o: copy_of(o).rand(),
+        lambda o: copy.deepcopy(o).rand(),
     ),
-    "count": (itertools.count, next, lambda o: next(copy_of(o))),
-    "list_iterator": (lambda: iter([1, 2, 3]), next, lambda o: list(copy_of(o))),
+    "count": (itertools.count, next, lambda o: next(copy.deepcopy(o))),
+    "list_iterator": (lambda: iter([1, 2, 3]), next, lambda o: list(copy.deepcopy(o))),
     "partial": (
         lambda: functools.partial(add_one, [0]),
         lambda o: o(),
@@ -163,6 +159,13 @@ def test_changes_of_objects_are_refused_and_undone(kind: str) -> None:
     }
     assert look(model.held) == held
     assert torch.equal(model.h, torch.ones(3))
+
+
+def test_a_stream_that_is_closed_is_noticed() -> None:
+    model = Holder(io.StringIO("ab"), lambda stream: stream.close() or 1)
+    entry_point = EntryPoint(model.change, (torch.ones(3),))
+    with pytest.raises(EntryPointError, match="'change' changes 'held', which is no"):
+        etshared.export(model, {"change": entry_point})
 
 
 def test_changes_of_a_class_are_refused_and_undone() -> None:

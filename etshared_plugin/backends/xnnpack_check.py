@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..inspection import DelegateReport, Finding, ProgramReport, Severity, WeightReport
 from ..pte import PteFile
+from ..wording import quoted
 from ._generated.xnnpack_graph import XNNDatatype
 from .xnnpack_identity import PackedOperand, packed_operands
 from .xnnpack_payload import Payload, Value
@@ -154,7 +155,7 @@ def _repeated(
         if len(users) <= max(1, len(layers)):
             continue
         of_each = "; ".join(
-            sorted(_quoted(sorted(entry_points)) for entry_points in users.values())
+            sorted(quoted(sorted(entry_points)) for entry_points in users.values())
         )
         yield Finding(
             Severity.NOTE,
@@ -180,8 +181,4 @@ def _names(keys: Iterable[str], weights: dict[str, WeightReport]) -> str:
     names = set[str]()
     for key in keys:
         names.update((weights[key].fqns if key in weights else ()) or (key,))
-    return _quoted(sorted(names))
-
-
-def _quoted(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
+    return quoted(sorted(names))

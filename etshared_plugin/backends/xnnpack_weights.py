@@ -37,7 +37,10 @@ def refuse_unusual_weights(program: ExportedProgram, method_name: str | None) ->
         elif is_wide and node.meta["val"].dtype is torch.float16:
             problem = "8 bits in float16"
             remedy = "use 4 bits, or layers of float32"
-        elif isinstance(zero_point, fx.Node) and _any(zero_point, program):
+        elif isinstance(zero_point, fx.Node) and not (
+            zero_point in constants
+            and _is_zero(program, str(constants[zero_point].target))
+        ):
             problem = "zero points"
             remedy = "use weight_mapping_type=MappingType.SYMMETRIC"
         else:
@@ -50,9 +53,5 @@ def refuse_unusual_weights(program: ExportedProgram, method_name: str | None) ->
         )
 
 
-def _any(node: fx.Node, program: ExportedProgram) -> bool:
-    spec = next((spec for one, spec in inputs_of(program) if one is node), None)
-    if spec is None or spec.kind not in CONSTANT_INPUTS:
-        return True
-    tensor: torch.Tensor = buffer_tensor(program, str(spec.target))
-    return bool(tensor.any())
+def _is_zero(program: ExportedProgram, fqn: str) -> bool:
+    return not buffer_tensor(program, fqn).any()

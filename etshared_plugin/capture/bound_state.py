@@ -199,10 +199,9 @@ class BoundState:
         """Make parts of a result the state; return the rest."""
         paths = []
         for key, one in binds.items():
-            if one.output is not None:
-                path = one.output if isinstance(one.output, tuple) else (one.output,)
+            if one.path is not None:
                 try:
-                    self._assign(name, key, part(result, path))
+                    self._assign(name, key, part(result, one.path))
                 except NoPartError as error:
                     raise EntryPointError(
                         f"entry point '{name}' binds '{key}' to output"
@@ -210,7 +209,7 @@ class BoundState:
                         method_name=name,
                         fqn=key,
                     ) from error
-                paths.append(path)
+                paths.append(one.path)
         return without_parts(result, paths)
 
     def _assign(self, name: str, key: str, value: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InputError
 from ..state import RESET_STATE, tensor_kind
-from ..wording import kind_of
+from ..wording import kind_of, quoted
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,18 @@ def call_of(given: object) -> Call:
     return Call(name, tuple(args), dict(kwargs))
 
 
-def calls_of(given: object) -> list[Call]:
-    """Return the calls that a caller means.
+def calls_of(given: object, what: str = "calls") -> Iterator[Call]:
+    """Return the calls that a caller means, each looked at when it is its turn.
 
     Raises:
         InputError: one is none, or they are not several.
     """
     if not isinstance(given, Iterable) or isinstance(given, str | Mapping | Call):
         raise InputError(
-            f"calls is {kind_of(given)}, expected several, such as"
+            f"{what} is {kind_of(given)}, expected several, such as"
             " [('forward', (x,)), call('peek')]"
         )
-    return [call_of(one) for one in given]
+    return map(call_of, given)
 
 
 def is_reset(one: Call, names: Collection[str]) -> bool:
@@ -94,8 +94,7 @@ def is_reset(one: Call, names: Collection[str]) -> bool:
     if one.name in names:
         return False
     if one.name != RESET_STATE:
-        known = ", ".join(f"'{name}'" for name in names)
-        raise InputError(f"there is no entry point '{one.name}', only {known}")
+        raise InputError(f"there is no entry point '{one.name}', only {quoted(names)}")
     if one.args or one.kwargs:
         raise InputError(f"'{RESET_STATE}' takes no inputs", method_name=one.name)
     return True

@@ -37,6 +37,13 @@ class Bind:
     input: int | str | None = None
     output: int | str | tuple[int | str, ...] | None = None
 
+    @property
+    def path(self) -> tuple[int | str, ...] | None:
+        """What leads to the new value in the result."""
+        if self.output is None or isinstance(self.output, tuple):
+            return self.output
+        return (self.output,)
+
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
@@ -127,17 +134,13 @@ def _check_binds(name: str, binds: object) -> None:
             problem = f"is {kind_of(bound)}, expected a Bind"
         elif bound.input is not None and not _is_place(bound.input):
             problem = f"has input={bound.input!r}, expected a position or name"
-        elif bound.output is not None and not all(map(_is_place, _path(bound.output))):
+        elif not all(map(_is_place, bound.path or ())):
             problem = f"has output={bound.output!r}, expected an index, key or field"
             problem += ", or a tuple of them"
         if problem is not None:
             raise EntryPointError(
                 f"entry point '{name}': bind {key!r} {problem}", method_name=name
             )
-
-
-def _path(output: object) -> tuple[object, ...]:
-    return output if isinstance(output, tuple) else (output,)
 
 
 def _is_place(value: object) -> bool:

@@ -20,7 +20,7 @@ from ..lifted.graph_surgery import (
     rename_placeholder,
 )
 from ..lifted.hidden_writes import show_hidden_writes
-from ..lifted.layouts import use_contiguous_state
+from ..lifted.layouts import copy_in_layout, use_contiguous_state
 from ..lifted.lifted_state import LiftedProgram, functionalize
 from ..lifted.mutating_operators import write_views_apart
 from ..lifted.program_surgery import assemble, inputs_of, outputs_of
@@ -37,8 +37,6 @@ from .export_failures import not_exported
 from .refusals import refuse_control_flow, refuse_unfaithful
 from .registered_tensors import Memory, MemoryMap
 from .tracing import TracedMethod, names_of_one, prepared
-
-_CONTIGUOUS = torch.contiguous_format
 
 
 def trace(
@@ -106,11 +104,7 @@ def _trace(
         torch.Tensor, lambda t: t.detach().clone(), (bound.args, dict(bound.kwargs))
     )
     tensors = {memory.fqn: memory.whole.detach() for memory in layout}
-    # In its own layout, which tells whether `h.contiguous()` is a copy.
-    state = [
-        t.clone() if not t.is_contiguous() else t.clone(memory_format=_CONTIGUOUS)
-        for t in tensors.values()
-    ]
+    state = [copy_in_layout(tensor) for tensor in tensors.values()]
     try:
         with (
             prepared(root, name, layout) as snapshot,

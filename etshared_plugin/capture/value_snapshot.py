@@ -17,7 +17,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -37,15 +37,20 @@ def _refill_array(value: Any, content: bytes) -> None:  # noqa: ANN401
 
 def _rewrite(value: Any, held: tuple[Any, int]) -> None:  # noqa: ANN401
     content, position = held
+    if value.closed:
+        return  # it cannot be opened again
     value.seek(0)
     value.truncate()
     value.write(content)
     value.seek(position)
 
 
-#: How kinds of objects that have no attributes tell what they hold, as something
-#: that compares, and take it back.
-_HOLDERS: tuple[tuple[Any, Callable[[Any], Any], Callable[[Any, Any], None]], ...] = (
+#: A kind of objects, how one tells what it holds, as something that compares, and how
+#: it takes that back.
+_Holder: TypeAlias = tuple[Any, Callable[[Any], Any], Callable[[Any, Any], None]]
+
+#: For objects that have no attributes.
+_HOLDERS: tuple[_Holder, ...] = (
     (bytearray, bytes, lambda value, held: value.__setitem__(slice(None), held)),
     (array.array, array.array.tobytes, _refill_array),
     (
@@ -86,6 +91,7 @@ class Snapshot:
     def __init__(self, value: Any, seen: dict[int, Any] | None = None) -> None:  # noqa: ANN401
         self.value = value
         self._held: Any = None
+        self._holder: _Holder | None = None
         self._attributes: dict[str, Snapshot] | None = None
         self._first: Snapshot | None = None
         self._is_matching = False
@@ -108,8 +114,8 @@ class Snapshot:
         elif isinstance(value, _ITERATORS):
             self._held = copy.copy(value)
         else:
-            holder = _holder(value)
-            self._held = holder and holder[1](value)
+            self._holder = next((h for h in _HOLDERS if isinstance(value, h[0])), None)
+            self._held = self._holder and self._holder[1](value)
         if _has_attributes(value):
             self._attributes = {
                 name: Snapshot(one, seen) for name, one in _attributes(value).items()
@@ -138,14 +144,12 @@ class Snapshot:
             now = _parts(current)
             assert now is not None
             if isinstance(value, set | frozenset):
-                now = [one.value for one in held] if current == self._members() else []
+                members = [one.value for one in held]
+                now = members if current == set(members) else []
             return len(now) == len(held) and all(
                 one.matches(part) for one, part in zip(held, now, strict=True)
             )
         return current is value and self._is_as_it_was()
-
-    def _members(self) -> set[Any]:
-        return {one.value for one in self._held}
 
     def _is_as_it_was(self) -> bool:
         """Tell whether the value, which is still there, holds the same."""
@@ -156,8 +160,7 @@ class Snapshot:
             return bool(value._version == held[0])
         if isinstance(value, _ITERATORS):
             return bool(value.__reduce__() == held.__reduce__())
-        holder = _holder(value)
-        return _is_equal(holder[1](value) if holder else value, held)
+        return _is_equal(self._holder[1](value) if self._holder else value, held)
 
     def _has_same_attributes(self, current: Any) -> bool:  # noqa: ANN401
         held = self._attributes
@@ -181,18 +184,12 @@ class Snapshot:
                     value.copy_(held[1])
             elif isinstance(value, np.ndarray):
                 value[...] = held
-            else:
-                holder = _holder(value)
-                assert holder is not None
-                holder[2](value, held)
+            elif self._holder is not None:
+                self._holder[2](value, held)
         if self._attributes is not None:
             items = self._attributes.items()
             _set_attributes(value, {name: one.restore() for name, one in items})
         return value
-
-
-def _holder(value: Any) -> Any:  # noqa: ANN401
-    return next((one for one in _HOLDERS if isinstance(value, one[0])), None)
 
 
 def _parts(value: Any) -> list[Any] | None:  # noqa: ANN401

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ..wording import counted
+from ..wording import counted, quoted
 from .printing import (
     human_seconds,
     print_json,
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     session = program.session()
     if arguments.entry not in session:
-        names = ", ".join(f"'{name}'" for name in session)
+        names = quoted(session)
         arguments.parser.error(
             printable(f"there is no entry point '{arguments.entry}', only {names}")
         )

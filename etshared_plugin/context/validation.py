@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..errors import ContextFormatError
+from ..wording import quoted
 from .checks import (
     NBYTES_MAX,
     UINT32_MAX,
@@ -171,7 +172,7 @@ def _check_entry_points(context: SharedContext) -> None:
 def _check_generated(context: SharedContext) -> None:
     generated = [entry for entry in context.entry_points if entry.generated]
     if len(generated) > 1:
-        names = ", ".join(f"'{entry.name}'" for entry in generated)
+        names = quoted(entry.name for entry in generated)
         raise ContextFormatError(
             f"entry points {names} are all generated, expected one"
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..context import SharedContext, Weight
 from ..pte import PteFile
+from ..wording import quoted
 from .findings import Finding, Severity
 
 #: Below this a second copy is not worth a note.
@@ -88,7 +89,7 @@ def _finding(
         f"{_methods(context, of_delegates)}: kernels read the program's constants, "
         "delegates its named data; with a partitioner that takes the operators of "
         "this weight in all of these entry points it is stored once",
-        f"weight {_quoted(sorted(names) or list(in_delegates[0].keys))}",
+        f"weight {quoted(sorted(names) or list(in_delegates[0].keys))}",
     )
 
 
@@ -134,8 +135,4 @@ def _factors(sizes: tuple[int, ...]) -> list[int]:
 
 def _methods(context: SharedContext, indices: Iterable[int]) -> str:
     names = [context.entry_points[index].name for index in sorted(indices)]
-    return f"{'entry point' if len(names) == 1 else 'entry points'} {_quoted(names)}"
-
-
-def _quoted(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
+    return f"{'entry point' if len(names) == 1 else 'entry points'} {quoted(names)}"

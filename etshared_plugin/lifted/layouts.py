@@ -36,7 +36,7 @@ def use_contiguous_layouts(lifted: LiftedProgram) -> LiftedProgram:
                 clone_before_use(node, memory_format=torch.contiguous_format)
                 changed = True
             continue
-        # State that stays constant here was traced contiguous, whatever it is.
+        # State that stays constant here is contiguous in the graph, whatever it is.
         for tensors in (program.state_dict, program.constants):
             tensor = tensors.get(str(spec.target))
             if isinstance(tensor, torch.Tensor) and not is_contiguous(tensor):
@@ -50,6 +50,17 @@ def use_contiguous_layouts(lifted: LiftedProgram) -> LiftedProgram:
             node.kwargs = {**node.kwargs, "memory_format": torch.contiguous_format}
             changed = True
     return _in_new_layouts(lifted) if changed else lifted
+
+
+def copy_in_layout(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor in its layout, which tells whether ``contiguous()`` copies.
+
+    Strides of dimensions of size one, which say nothing, become usual ones.
+    """
+    is_usual = tensor.is_contiguous()
+    return tensor.clone(
+        memory_format=torch.contiguous_format if is_usual else torch.preserve_format
+    )
 
 
 def use_contiguous_state(lifted: LiftedProgram) -> LiftedProgram:

@@ -48,19 +48,21 @@ def read_by_tensors(graph: fx.Graph) -> None:
         for value, is_written in aliased_inputs(node)
         if is_written
     ]
-    for node in list(order):
+    chosen = []
+    for node in order:
         if node.target is not _aten.select.int or not _is_read(node.args[2]):
             continue
-        x, dim, number = node.args
-        tensor = number.args[0]
+        number = node.args[2]
         last = max(order[user] for view in _views(node, order) for user in view.users)
-        if any(
+        if not any(
             (order[node] < at <= last and written & owners[node])
-            or (order[number] < at < order[node] and written & owners[tensor])
+            or (order[number] < at < order[node] and written & owners[number.args[0]])
             for at, written in writes
         ):
-            continue
-        _replace(node, _aten.index.Tensor, x, dim, tensor, [])
+            chosen.append(node)
+    for node in chosen:
+        x, dim, number = node.args
+        _replace(node, _aten.index.Tensor, x, dim, number.args[0], [])
 
 
 def _views(node: fx.Node, order: Iterable[fx.Node]) -> set[fx.Node]:

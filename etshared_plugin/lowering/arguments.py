@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from ..errors import LoweringError, MemoryPlanningError, PartitionError
 from ..lifted.lifted_state import LiftedProgram
 from ..plugins import plugin_manager
-from ..wording import kind_of
+from ..wording import kind_of, quoted
 from .partitioner import SharedStatePartitioner
 
 OneOrSeveral: TypeAlias = Partitioner | Sequence[Partitioner]
@@ -69,7 +69,7 @@ def _by_method(
         if name not in names:
             raise PartitionError(
                 f"partitioner is for entry point '{name}', expected one of"
-                f" {', '.join(map(repr, names))}",
+                f" {quoted(names)}",
                 method_name=name,
             )
         by_method[name] = several if isinstance(several, (list, tuple)) else [several]
@@ -100,8 +100,8 @@ def check_planning(config: object, names: Collection[str]) -> None:
     if isinstance(passes, Mapping) and passes and not passes.keys() & set(names):
         raise MemoryPlanningError(
             "memory_planning_pass has passes for entry points"
-            f" {', '.join(map(repr, passes))}, expected some of"
-            f" {', '.join(map(repr, names))}"
+            f" {quoted(passes)}, expected some of"
+            f" {quoted(names)}"
         )
 
 
@@ -126,6 +126,6 @@ def check_passes(passes: object, names: Iterable[str]) -> None:
         if name not in names:
             raise LoweringError(
                 f"transform_passes has passes for entry point '{name}', expected one of"
-                f" {', '.join(map(repr, names))}",
+                f" {quoted(names)}",
                 method_name=name,
             )

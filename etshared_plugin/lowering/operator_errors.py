@@ -14,6 +14,12 @@ from torch._export.verifier import SpecViolationError
 from ..errors import LoweringError
 from ..lifted.lifted_state import LiftedProgram
 
+#: What is wrong with an operator, and what to do.
+NO_KERNEL = (
+    "for which ExecuTorch 1.5.1 has no kernel; compute it in other operators, or"
+    " outside of the program"
+)
+
 _WITHOUT_KERNEL = re.compile(r"Operator torch\._ops\.(\S+) is not in Core ATen")
 _OF_SEVERAL_TYPES = re.compile(
     r"mismatched dtypes:\s*Operator: <EdgeOpOverload: ([\w.]+)>(.*)"
@@ -31,8 +37,7 @@ def named_operators(programs: Mapping[str, LiftedProgram]) -> Iterator[None]:
         yield
     except SpecViolationError as error:
         if found := _WITHOUT_KERNEL.search(str(error)):
-            problem = "for which ExecuTorch 1.5.1 has no kernel; compute it in other"
-            problem += " operators, or outside of the program"
+            problem = NO_KERNEL
         elif found := _OF_SEVERAL_TYPES.search(str(error)):
             problem = "on tensors of several dtypes; bring them to one with '.to()'"
             if "torch.complex" in found[2]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.schema import ExecutionPlan
-from executorch.runtime import Runtime
 from torch import fx
 from torch.export import ExportedProgram
 
 from ..errors import LoweringError
 from ..lifted.control_flow import attributes_of
-from ..runtime._libraries import load_plugin_libraries
+from .operator_errors import NO_KERNEL
 
 _CONVOLUTION = exir_ops.edge.aten.convolution.default
 _NONZERO = exir_ops.edge.aten.nonzero.default
@@ -62,7 +61,7 @@ def prepare_kernels(method_name: str, program: ExportedProgram) -> None:
             )
 
 
-def refuse_missing_kernels(plans: Iterable[ExecutionPlan]) -> None:
+def refuse_missing_kernels(plans: Sequence[ExecutionPlan]) -> None:
     """Refuse operators of torch that the installed ExecuTorch cannot run.
 
     Other operators are the user's, whose kernels may be elsewhere.
@@ -70,20 +69,22 @@ def refuse_missing_kernels(plans: Iterable[ExecutionPlan]) -> None:
     Raises:
         LoweringError: naming entry point and operator.
     """
-    plans = list(plans)
     if next(_without_kernel(plans), None) is not None:
+        from ..runtime._libraries import load_plugin_libraries
+
         load_plugin_libraries()
     for method_name, operator in _without_kernel(plans):
         raise LoweringError(
-            f"entry point '{method_name}' uses {operator}, for which ExecuTorch 1.5.1"
-            " has no kernel; compute it in other operators, or outside of the"
-            " program, or announce a library that has the kernel with a plugin's"
-            " etshared_native_libraries",
+            f"entry point '{method_name}' uses {operator}, {NO_KERNEL}, or announce a"
+            " library that has the kernel with a plugin's etshared_native_libraries",
             method_name=method_name,
         )
 
 
-def _without_kernel(plans: Iterable[ExecutionPlan]) -> Iterator[tuple[str, str]]:
+def _without_kernel(plans: Sequence[ExecutionPlan]) -> Iterator[tuple[str, str]]:
+    # Not before it is needed: importing this module loads no runtime.
+    from executorch.runtime import Runtime
+
     registered = Runtime.get().operator_registry.operator_names
     for plan in plans:
         for operator in plan.operators:

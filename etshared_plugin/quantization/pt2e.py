@@ -16,16 +16,16 @@ from torch.export.graph_signature import InputKind
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from ..capture.calls import AnyCall, call_of
+from ..capture.calls import AnyCall, Call, calls_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.exported_session import ExportedSession, lift_programs, module_of
-from ..errors import EtsharedError, InputError, QuantizationError
+from ..errors import EtsharedError, QuantizationError
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import buffer_tensor, inputs_of
 from ..lifted.restored_state import restore
 from ..lifted.tensor_views import identity
 from ..state import SharedState
-from ..wording import kind_of
+from ..wording import kind_of, quoted
 from .faithful_quantizer import FaithfulQuantizer
 from .folding import program_of
 from .observers import (
@@ -79,9 +79,9 @@ def quantize(
     _check_quantizer(quantizer)
     prepared = {name: _prepared(name, one, quantizer) for name, one in lifted.items()}
     if not any(True for one in prepared.values() for _ in observer_nodes(one)):
-        names = ", ".join(f"'{name}'" for name in lifted)
         raise QuantizationError(
-            f"{type(quantizer).__name__} annotates no operator of entry points {names};"
+            f"{type(quantizer).__name__} annotates no operator of entry points"
+            f" {quoted(lifted)};"
             " give it a configuration, such as with set_global, that fits what they use"
         )
     share_observers(prepared, {name: _weights(one) for name, one in lifted.items()})
@@ -145,21 +145,15 @@ def _calibrate(
     calibration: Calibration,
 ) -> None:
     session = ExportedSession(lifted, state, prepared)
-    calls: Iterator[Any]
+    calls: Iterator[Call]
     sources: Iterable[object]
     if isinstance(calibration, Mapping):
-        calls, sources = _calls_of(calibration), calibration.values()
-    elif isinstance(calibration, Iterable):
-        calls, sources = iter(calibration), [calibration]
+        calls, sources = calls_of(_by_turns(calibration)), calibration.values()
     else:
-        raise InputError(
-            f"calibration is {kind_of(calibration)}, expected calls, such as"
-            " [('forward', (x,))]"
-        )
+        calls, sources = calls_of(calibration, "calibration"), [calibration]
     sizes = [len(one) if isinstance(one, Sized) else None for one in sources]
     total = None if None in sizes else sum(filter(None, sizes))
-    for number, given in enumerate(_shown(calls, total), 1):
-        one = call_of(given)
+    for number, one in enumerate(_shown(calls, total), 1):
         try:
             session.call(one)
         except EtsharedError:
@@ -172,7 +166,7 @@ def _calibrate(
             ) from error
 
 
-def _calls_of(
+def _by_turns(
     calibration: Mapping[str, Iterable[Arguments]],
 ) -> Iterator[tuple[str, Arguments]]:
     for name, several in calibration.items():
@@ -180,7 +174,7 @@ def _calls_of(
             yield name, args
 
 
-def _shown(calls: Iterator[Any], total: int | None) -> Iterator[Any]:
+def _shown(calls: Iterator[Call], total: int | None) -> Iterator[Call]:
     """Pass calls on, with a bar on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("calibrating"), BarColumn(), MofNCompleteColumn())

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..context import SharedContext
 from ..errors import InputError, ProgramFormatError
+from ..wording import quoted
 from . import _native
 from .packed_binding import UnknownFactError, packing_facts
 from .packed_cache import PackedCache
@@ -177,7 +178,7 @@ class _Start:
             for key in weight.keys if weight.delegates else ():
                 data = self._native.named_data(key)
                 if data is None or hashlib.sha256(data).digest() != weight.digest:
-                    names = ", ".join(f"'{fqn}'" for fqn in weight.fqns)
+                    names = quoted(weight.fqns)
                     raise ProgramFormatError(
                         "damaged program: the bytes of weight "
                         f"{names or repr(key)} differ from their recorded digest",

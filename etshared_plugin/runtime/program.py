@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..context import SharedContext, decode
 from ..errors import InputError, PackedCacheWarning
-from ..wording import counted
+from ..wording import counted, quoted
 from . import _native
 from ._libraries import load_plugin_libraries
 from .data_files import FileSource, encoded_path, read_data_files
@@ -152,7 +152,7 @@ class SharedProgram:
         try:
             return self._methods[name]
         except KeyError:
-            names = ", ".join(f"'{known}'" for known in self._methods) or "none"
+            names = quoted(self._methods) or "none"
             raise InputError(
                 f"there is no entry point '{name}', only {names}{self._hint_for(name)}",
                 method_name=name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..context import EntryPointRecord
 from ..errors import InputError, RuntimeFailure, StateMismatchError
-from ..wording import counted
+from ..wording import counted, quoted
 from . import _native
 from .state import SessionState, Snapshot
 from .structure import flatten, rebuilder
@@ -113,10 +113,8 @@ class BoundEntryPoint:
                 )
             given[name] = value
         if not given.keys() <= self._arguments.keys():
-            known = ", ".join(f"'{name}'" for name in self._arguments) or "none"
-            unknown = ", ".join(
-                f"'{name}'" for name in given if name not in self._arguments
-            )
+            known = quoted(self._arguments) or "none"
+            unknown = quoted(name for name in given if name not in self._arguments)
             raise InputError(f"{self._place} has no input {unknown}, only {known}")
         leaves: list[object] = []
         for name, structure in self._arguments.items():

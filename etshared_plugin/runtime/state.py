@@ -10,7 +10,7 @@ import numpy as np
 from ..context import Buffer
 from ..errors import StateMismatchError
 from ..state_names import matching
-from ..wording import kind_of
+from ..wording import kind_of, quoted
 from . import _native
 from .tensors import (
     Framework,
@@ -156,10 +156,10 @@ class SessionState(Mapping[str, Any]):
 
     def _known(self) -> str:
         buffers = self._buffers.values()
-        groups = _quoted(sorted({buffer.group for buffer in buffers} - {""}))
+        groups = quoted(sorted({buffer.group for buffer in buffers} - {""}))
         if not buffers:
             return "none has a name"
-        names = _quoted(buffer.fqn for buffer in buffers)
+        names = quoted(buffer.fqn for buffer in buffers)
         return f"only {names}" + (f", in groups {groups}" if groups else "")
 
     def _matching(self, names: str | Iterable[str] | None) -> list[int]:
@@ -206,9 +206,9 @@ class SessionState(Mapping[str, Any]):
             chosen = {fqn: index for fqn, index in chosen.items() if fqn in given}
         missing = sorted(chosen.keys() - given.keys())
         if missing or unknown:
-            parts = [f"lacks {_quoted(missing)}"] if missing else []
+            parts = [f"lacks {quoted(missing)}"] if missing else []
             if unknown:
-                parts.append(f"has {_quoted(unknown)}, which the program lacks")
+                parts.append(f"has {quoted(unknown)}, which the program lacks")
             hint = "; name what to restore of it" if missing and names is None else ""
             raise StateMismatchError(f"the snapshot {' and '.join(parts)}{hint}")
         self._native.restore(
@@ -217,7 +217,3 @@ class SessionState(Mapping[str, Any]):
                 for index in chosen.values()
             ]
         )
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..context import Structure, StructureKind
 from ..errors import InputError
-from ..wording import kind_of
+from ..wording import kind_of, quoted
 
 _SEQUENCES = {StructureKind.TUPLE: "tuple", StructureKind.LIST: "list"}
 
@@ -60,14 +60,13 @@ def _fields(value: object, structure: Structure, place: str, name: str) -> list[
             return [getattr(value, key) for key in keys]
         except AttributeError:
             pass
-    names = ", ".join(f"'{key}'" for key in keys)
     what = "a dict" if structure.kind is StructureKind.DICT else structure.type_name
-    raise _mismatch(place, name, value, f"{what} with {names}")
+    raise _mismatch(place, name, value, f"{what} with {quoted(keys)}")
 
 
 def _mismatch(place: str, name: str, value: object, expected: str) -> InputError:
     if isinstance(value, Mapping):
-        found = "a dict with " + (", ".join(f"'{key}'" for key in value) or "no keys")
+        found = "a dict with " + (quoted(value) or "no keys")
     elif isinstance(value, (tuple, list)):
         found = f"a {type(value).__name__} of {len(value)}"
     else:

@@ -102,7 +102,7 @@ def assert_matches_eager(
         EtsharedError: the entry points cannot be exported, lowered or run.
     """
     refuse_captured_modules(root, entry_points)
-    given = None if calls is None else calls_of(calls)
+    given = None if calls is None else list(calls_of(calls))
     check_inputs(inputs, entry_points)
     exported = export(root, entry_points, state=state)
     edge = to_edge_transform_and_lower(exported, partitioner=partitioner)

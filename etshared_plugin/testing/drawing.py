@@ -15,7 +15,7 @@ from ..capture.declarations import EntryPoint
 from ..context import EntryPointRecord
 from ..errors import InputError
 from ..lifted.signatures import bind
-from ..wording import kind_of
+from ..wording import kind_of, quoted
 
 #: By entry point: makes the positional inputs of one call.
 Inputs = Mapping[str, Callable[[random.Random], tuple[Any, ...]]]
@@ -33,8 +33,7 @@ def check_inputs(inputs: object, names: Collection[str]) -> None:
         )
     for name, make in (inputs or {}).items():
         if name not in names:
-            known = ", ".join(f"'{one}'" for one in names)
-            raise InputError(f"inputs has '{name}', expected one of {known}")
+            raise InputError(f"inputs has '{name}', expected one of {quoted(names)}")
         if not callable(make):
             raise InputError(
                 f"inputs of entry point '{name}' is {kind_of(make)}, expected a"

@@ -12,13 +12,16 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..capture.bound_state import BoundState
-from ..capture.calls import AnyCall, Call, call_of, is_reset
+from ..capture.calls import AnyCall, Call, calls_of, is_reset
 from ..capture.declarations import EntryPoint
 from ..capture.module_snapshot import TENSOR_DICTS
 from ..errors import InputError
 from ..lifted.signatures import bind
 from ..wording import kind_of
 from .captured import refuse_captured_modules
+
+#: What Python and torch raise for an object that cannot be copied, such as a lock.
+_NOT_COPIED = (TypeError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def eager_outcomes(
     refuse_captured_modules(root, entry_points)
     eager, bound_state = _started(root, entry_points)
     outcomes = []
-    for one in map(call_of, calls):
+    for one in calls_of(calls):
         inputs: Any = ()
         result = None
         if is_reset(one, entry_points):
@@ -109,9 +112,9 @@ def _deep_copy(
             memo[id(tensor)] = copy.deepcopy(tensor.detach(), memo)
     try:
         return copy.deepcopy((root, entry_points), memo)
-    except (TypeError, RuntimeError, NotImplementedError) as error:
+    except _NOT_COPIED as error:
         raise InputError(
-            f"the module cannot be copied to run it in eager:"
+            "the module cannot be copied to run it in eager:"
             f" {next(_uncopied(root), error)}; take it away, or give it a"
             " __deepcopy__"
         ) from error
@@ -125,7 +128,7 @@ def _uncopied(root: nn.Module) -> Iterator[str]:
                 continue
             try:
                 copy.deepcopy(value)
-            except (TypeError, RuntimeError, NotImplementedError) as error:
+            except _NOT_COPIED as error:
                 fqn = f"{prefix}.{name}" if prefix else name
                 yield f"attribute '{fqn}' is {kind_of(value)}, {error}"
 

@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from ..capture.calls import AnyCall, call_of, is_reset
+from ..capture.calls import AnyCall, calls_of, is_reset
 from ..capture.exported_session import ExportedSession, lift_programs
 from ..capture.given_inputs import flat_inputs
 from .eager import Outcome
@@ -28,7 +28,7 @@ def exported_outcomes(
     lifted, state = lift_programs(programs)
     session = ExportedSession(lifted, state)
     outcomes = []
-    for one in map(call_of, calls):
+    for one in calls_of(calls):
         result = session.call(one)
         inputs = (
             []
