@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+import quick_export  # noqa: F401
 
 
 @pytest.fixture(params=["portable", "xnnpack"])
@@ -22,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--random-models",
         type=int,
-        default=9,
+        default=8,
         help="how many random models to compare with eager, for each backend",
     )
     parser.addoption(

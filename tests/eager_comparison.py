@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 from executorch.exir import ExecutorchBackendConfig
 from executorch.exir.backend.partitioner import Partitioner
 from torch import nn
-from torch._export.utils import _collect_all_valid_cia_ops
-from torch.export import decomp_utils, exported_program
-from torch.fx.traceback import NodeSource
 
 import etshared_plugin as etshared
 from etshared_plugin.runtime import SharedProgram
@@ -34,15 +30,6 @@ __all__ = [
     "eager_outcomes",
     "lower",
 ]
-
-# torch 2.13 lists all composite operators anew for each decomposition: 40 % of
-# the time that lowering a tiny model takes.
-_composite_operators = functools.cache(_collect_all_valid_cia_ops)
-decomp_utils._collect_all_valid_cia_ops = _composite_operators
-exported_program._collect_all_valid_cia_ops = _composite_operators
-
-# Each pass copies the history of each node, which grows with every pass.
-NodeSource.__deepcopy__ = lambda self, memo: self
 
 
 def assert_equals_eager(

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import eager_comparison  # noqa: F401  (makes exporting quicker)
 import quantized_models
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import (

@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Sequence
 
-import eager_comparison  # noqa: F401  (makes exporting quicker)
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import eager_comparison  # noqa: F401  (makes exporting quicker)
 import pytest
 import torch
 from conftest import Batch

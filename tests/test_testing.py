@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import eager_comparison  # noqa: F401  (makes exporting quicker)
 import pytest
 import torch
 from executorch.exir.backend.partitioner import Partitioner
