@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable
 
 from .errors import EtsharedError
 
@@ -28,7 +28,7 @@ def names_in(given: object, what: str, error: type[EtsharedError]) -> list[str]:
     if isinstance(given, str):
         return [given]
     names = []
-    for name in given if isinstance(given, Sequence | Set | Mapping) else [given]:
+    for name in given if isinstance(given, Iterable) else [given]:
         if not isinstance(name, str):
             raise error(f"{what} has {kind_of(name)}, expected names, such as ['h']")
         names.append(name)

@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--random-models",
         type=int,
-        default=8,
+        default=9,
         help="how many random models to compare with eager, for each backend",
     )
     parser.addoption(

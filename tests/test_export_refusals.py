@@ -163,9 +163,9 @@ class Strided(nn.Module):
 
 def test_strides_that_a_program_has_otherwise_are_refused() -> None:
     model = Strided()
-    with pytest.raises(EntryPointError, match="'state' uses as_strided on 'h', which"):
+    with pytest.raises(EntryPointError, match="'state' uses as_strided on .* 'h'"):
         export(model, {"state": EntryPoint(model.state)})
-    message = "'argument' uses as_strided on an input or weight, which is not contig"
+    message = "'argument' uses as_strided on .* an input or weight, which is not c"
     with pytest.raises(EntryPointError, match=message):
         export(model, {"argument": EntryPoint(model.argument, (model.h,))})
     export(model, {"argument": EntryPoint(model.argument, (model.g,))})

@@ -94,7 +94,11 @@ def _cases() -> dict[str, _Case]:
     add("remainders", lambda x: (x % 0.3, x % -0.3, x % x.flip(1)), wide)
     add(
         "cut",
-        lambda x: (F.pad(x, (1, -2, 0, 3)), F.pad(x, (-2, 3, -1, 2), value=1.5)),
+        lambda x: (
+            F.pad(x, (1, -2, 0, 3)),
+            F.pad(x, (-2, 3, -1, 2), value=1.5),
+            torch.constant_pad_nd(x, (-1, 2, 1, -2), 3),
+        ),
         wide,
     )
     add(

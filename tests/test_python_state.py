@@ -7,6 +7,8 @@ import copy
 import functools
 import io
 import itertools
+import logging
+import pathlib
 import random
 import types
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from eager_comparison import assert_equals_eager, call
 from torch import Tensor, nn
 
 import etshared_plugin as etshared
@@ -86,6 +89,7 @@ HOLDERS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Any]] = {
         lambda o: o.rand(),
         lambda o: copy.deepcopy(o).rand(),
     ),
+    "empty_set": (set, lambda o: o.add(1) or 1, sorted),
     "count": (itertools.count, next, lambda o: next(copy.deepcopy(o))),
     "list_iterator": (lambda: iter([1, 2, 3]), next, lambda o: list(copy.deepcopy(o))),
     "partial": (
@@ -166,6 +170,64 @@ def test_a_stream_that_is_closed_is_noticed() -> None:
     entry_point = EntryPoint(model.change, (torch.ones(3),))
     with pytest.raises(EntryPointError, match="'change' changes 'held', which is no"):
         etshared.export(model, {"change": entry_point})
+
+
+class SharedSlot(Slots):
+    __slots__ = ("n",)
+
+
+class Rewound(nn.Module):
+    """Holds what only a copy can stand for, in several places."""
+
+    serial = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = itertools.count()
+        self.pair = (itertools.count(), "pair")
+        self.slotted = SharedSlot()
+
+    def forward(self, x: Tensor) -> Tensor:
+        next(self.second)
+        next(self.pair[0])
+        next(self.serial)
+        self.slotted.n += 1
+        return x
+
+    def number(self, x: Tensor) -> Tensor:
+        return x + next(self.serial)
+
+
+def test_all_that_a_copy_stands_for_is_put_back() -> None:
+    model = Rewound()
+    with pytest.raises(EntryPointError, match="'forward' changes 'first', which"):
+        etshared.export(model, {"forward": EntryPoint(model.forward, (torch.ones(1),))})
+    assert model.first is model.second
+    assert [next(model.first), next(model.pair[0]), next(Rewound.serial)] == [0, 0, 0]
+    assert model.pair[1] == "pair"
+    assert model.slotted.n == 0
+    with pytest.raises(EntryPointError, match=r"'number' changes 'Rewound\.serial'"):
+        etshared.export(model, {"number": EntryPoint(model.number, (torch.ones(1),))})
+    assert next(Rewound.serial) == 1
+
+
+class Located(nn.Module):
+    """Holds what remembers answers in itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = logging.getLogger("tests.of.a.model")
+        self.path = pathlib.PurePath("a") / "b"
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.log.debug("at %s", self.path)
+        return x * len(str(self.path))
+
+
+def test_loggers_and_paths_may_be_held_and_used() -> None:
+    model, x = Located(), torch.ones(3)
+    entry_point = EntryPoint(model.forward, (x,))
+    assert_equals_eager(model, {"forward": entry_point}, [call("forward", x)])
 
 
 def test_changes_of_a_class_are_refused_and_undone() -> None:

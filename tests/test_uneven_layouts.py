@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from eager_comparison import assert_equals_eager, call
 from executorch.exir.backend.partitioner import Partitioner
 from torch import Tensor, nn
 
+import etshared_plugin as etshared
 from etshared_plugin import EntryPoint
+from etshared_plugin.errors import EtsharedError
 
 Partitioners = Sequence[Partitioner]
 
@@ -110,6 +113,75 @@ def test_parameters_and_integers_may_lie_in_columns(partitioner: Partitioners) -
         [call("read", i), call("update", x), call("read", i), call("update", -x)],
         partitioner,
     )
+
+
+class Strided(nn.Module):
+    """Keeps state in columns, with gaps, and several elements in one place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("columns", torch.arange(6.0).reshape(2, 3).T)
+        self.register_buffer("table", torch.zeros(3, 4)[:, :2])
+        self.register_buffer("bias", torch.ones(1, 2).expand(3, 2))
+
+    def branch(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.columns.add_(x)
+        chosen = torch.cond(
+            x.sum() > 0,
+            lambda h: h.T.reshape(-1) * 2,
+            lambda h: h.T.view(6) * 3,
+            (self.columns,),
+        )
+        return chosen, self.table.flatten() + self.bias.reshape(-1)
+
+    def write(self, x: Tensor) -> Tensor:
+        self.table.add_(x)
+        self.table[1:].T.mul_(2)
+        return self.table + self.bias
+
+    def windows(self, x: Tensor) -> Tensor:
+        return (self.columns + x).as_strided((2, 3), (1, 2))
+
+    def windows_of_branch(self, x: Tensor) -> Tensor:
+        def read(h: Tensor) -> Tensor:
+            return h.as_strided((6,), (1,)) * 2
+
+        return torch.cond(x.sum() > 0, read, lambda h: h.T.reshape(-1), (self.columns,))
+
+    def write_copy(self, x: Tensor) -> Tensor:
+        self.table.flatten().add_(1)
+        return self.table + x
+
+    def write_beside(self, x: Tensor) -> Tensor:
+        def add(h: Tensor) -> Tensor:
+            h.reshape(-1).add_(1)
+            return h * 2
+
+        return torch.cond(x.sum() > 0, add, lambda h: h * 3, (self.table,))
+
+
+def test_state_may_lie_apart(partitioner: Partitioners) -> None:
+    model, x = Strided(), torch.ones(3, 2)
+    names = ("branch", "write")
+    entry_points = {name: EntryPoint(getattr(model, name), (x,)) for name in names}
+    calls = [call(name, sign * x) for sign in (1, -2) for name in names]
+    assert_equals_eager(model, entry_points, calls, partitioner)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("windows", "as_strided on what comes from 'columns'"),
+        ("windows_of_branch", "as_strided on what comes from 'columns'"),
+        ("write_copy", "flatten of 'table', in which elements do not lie side"),
+        ("write_beside", "reshape of 'table', in which elements do not lie side"),
+    ],
+)
+def test_what_depends_on_strides_is_refused(name: str, problem: str) -> None:
+    model = Strided()
+    entry_point = EntryPoint(getattr(model, name), (torch.ones(3, 2),))
+    with pytest.raises(EtsharedError, match=f"'{name}' uses .*{problem}"):
+        etshared.export(model, {name: entry_point})
 
 
 class Frames(nn.Module):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from .value_snapshot import OPAQUE_PACKAGES, PLAIN, Snapshot
+from .value_snapshot import OPAQUE_PACKAGES, Snapshot
 
 #: Registered tensors and submodules; tracing looks after them itself.
 TENSOR_DICTS = ("_parameters", "_buffers", "_modules")
@@ -125,10 +123,12 @@ def _rewind(current: dict[str, Any], before: dict[str, Snapshot | None]) -> list
     """Put attributes back in their order; return the names of changed ones."""
     changed = _changed(current, before)
     if changed or list(current) != list(before):
-        registered = {name: current[name] for name in TENSOR_DICTS}
+        restored = {
+            name: current[name] if snapshot is None else snapshot.restore()
+            for name, snapshot in before.items()
+        }
         current.clear()
-        for name, snapshot in before.items():
-            current[name] = registered[name] if snapshot is None else snapshot.restore()
+        current.update(restored)
     else:
         for name, snapshot in before.items():
             if snapshot is not None and current[name] is not snapshot.value:
@@ -146,10 +146,10 @@ def _user_classes(modules: Iterator[nn.Module]) -> set[type]:
 
 
 def _is_class_state(name: str, value: object) -> bool:
-    if name.startswith("__") or name == "_abc_impl":
+    """Tell what a class holds from what it is: methods, properties, other classes."""
+    if name.startswith("__") or name == "_abc_impl" or isinstance(value, type):
         return False
-    kinds = (*PLAIN, dict, list, set, deque, np.ndarray, torch.Tensor)
-    return isinstance(value, kinds)
+    return isinstance(value, torch.Tensor) or not hasattr(value, "__get__")
 
 
 def _join(prefix: str, name: str) -> str:

@@ -10,7 +10,7 @@ from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ..errors import EntryPointError, StateError
-from ..lifted.control_flow import control_flow_nodes
+from ..lifted.control_flow import control_flow_nodes, graph_modules
 from ..lifted.graph_surgery import is_mutating, wrapped_operator
 from ..lifted.lifted_state import LiftedProgram
 from ..lifted.program_surgery import inputs_of, outputs_of
@@ -81,9 +81,7 @@ def refuse_control_flow(name: str, graph_module: fx.GraphModule) -> None:
 
 def _refuse_operators(name: str, graph_module: fx.GraphModule) -> None:
     """Refuse mutating operators that ExecuTorch cannot call where they are."""
-    for module in graph_module.modules():
-        if not isinstance(module, fx.GraphModule):
-            continue
+    for module in graph_modules(graph_module):
         for node in filter(is_mutating, module.graph.nodes):
             target = wrapped_operator(node)
             operator = target._schema.name

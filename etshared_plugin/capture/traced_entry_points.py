@@ -11,11 +11,13 @@ from torch import nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from ..errors import EntryPointError, EtsharedError, StateError
-from ..lifted.control_flow import attributes_of, take_writes_out
+from ..errors import EtsharedError, StateError
+from ..lifted.control_flow import (
+    attributes_of,
+    take_writes_out,
+)
 from ..lifted.graph_surgery import (
     as_identifier,
-    memory_owners,
     nodes_written_in_place,
     rename_placeholder,
 )
@@ -34,6 +36,7 @@ from ..lifted.signatures import (
 from ..lifted.tensor_indices import read_by_tensors
 from .declarations import EntryPoint
 from .export_failures import not_exported
+from .layout_refusals import refuse_layouts
 from .refusals import refuse_control_flow, refuse_unfaithful
 from .registered_tensors import Memory, MemoryMap
 from .tracing import TracedMethod, names_of_one, prepared
@@ -147,7 +150,7 @@ def _trace(
             },
         )
         read_by_tensors(program.graph)
-        _refuse_strides(name, lifted, layout)
+        refuse_layouts(name, lifted, layout)
         # State is no longer the module's: the program holds it.
         program.state_dict.update(tensors)
     except EtsharedError:
@@ -161,33 +164,6 @@ def _trace(
         frozenset(in_place),
         tuple(sorted(merged)),
     )
-
-
-def _refuse_strides(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:
-    """Refuse `as_strided` of what the program keeps in another layout."""
-    graph = lifted.program.graph
-    placeholders = lifted.state_placeholders()
-    kept_otherwise = {
-        clone: f"'{memory.fqn}'"
-        for memory in layout
-        if not memory.whole.is_contiguous()
-        for clone in placeholders[memory.fqn].users
-    }
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        if node.op == "placeholder" and isinstance(value, torch.Tensor):
-            if not value.is_contiguous():
-                kept_otherwise[node] = "an input or weight"
-    owners = memory_owners(graph)
-    for node in graph.nodes:
-        if node.target is torch.ops.aten.as_strided.default:
-            for owner in owners[node] & kept_otherwise.keys():
-                raise EntryPointError(
-                    f"entry point '{name}' uses as_strided on {kept_otherwise[owner]},"
-                    " which is not contiguous, but is in the program; index it, or"
-                    " make it contiguous",
-                    method_name=name,
-                )
 
 
 def _written_in_place(lifted: LiftedProgram) -> set[str]:

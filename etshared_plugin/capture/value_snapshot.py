@@ -7,6 +7,7 @@ import copy
 import functools
 import io
 import itertools
+import operator
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -27,7 +28,11 @@ from torch import nn
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
 #: Packages whose objects are not looked into.
-OPAQUE_PACKAGES = ("torch", "numpy", "builtins", "functools", "weakref", "enum")
+OPAQUE_PACKAGES = (
+    *("torch", "numpy", "builtins", "functools", "weakref", "enum"),
+    # Loggers, locks and paths, which remember answers in attributes.
+    *("logging", "threading", "_thread", "pathlib"),
+)
 
 
 def _refill_array(value: Any, content: bytes) -> None:  # noqa: ANN401
@@ -94,6 +99,7 @@ class Snapshot:
         self._holder: _Holder | None = None
         self._attributes: dict[str, Snapshot] | None = None
         self._first: Snapshot | None = None
+        self._restored = value
         self._is_matching = False
         seen = {} if seen is None else seen
         if isinstance(value, PLAIN):
@@ -145,7 +151,9 @@ class Snapshot:
             assert now is not None
             if isinstance(value, set | frozenset):
                 members = [one.value for one in held]
-                now = members if current == set(members) else []
+                if current != set(members):
+                    return False
+                now = members
             return len(now) == len(held) and all(
                 one.matches(part) for one, part in zip(held, now, strict=True)
             )
@@ -172,14 +180,16 @@ class Snapshot:
         )
 
     def restore(self) -> Any:  # noqa: ANN401
-        """Put back what the value held; return it, or a copy of an iterator."""
+        """Put back what the value held; return it, or a copy where it cannot."""
+        if self._first is not None:
+            return self._first._restored
         value, held = self.value, self._held
         if isinstance(held, list):
-            _refill(value, [one.restore() for one in held])
+            value = _refilled(value, [one.restore() for one in held])
         elif not self._is_as_it_was():
             if isinstance(value, _ITERATORS):
-                return held
-            if isinstance(value, torch.Tensor):
+                value = held
+            elif isinstance(value, torch.Tensor):
                 with torch.no_grad():
                     value.copy_(held[1])
             elif isinstance(value, np.ndarray):
@@ -189,6 +199,7 @@ class Snapshot:
         if self._attributes is not None:
             items = self._attributes.items()
             _set_attributes(value, {name: one.restore() for name, one in items})
+        self._restored = value
         return value
 
 
@@ -205,8 +216,8 @@ def _parts(value: Any) -> list[Any] | None:  # noqa: ANN401
     return None
 
 
-def _refill(value: Any, parts: list[Any]) -> None:  # noqa: ANN401
-    """Give a container that can change what it held."""
+def _refilled(value: Any, parts: list[Any]) -> Any:  # noqa: ANN401
+    """Give a container what it held, or make another of those that never change."""
     if isinstance(value, dict):
         half = len(parts) // 2
         value.clear()
@@ -217,6 +228,9 @@ def _refill(value: Any, parts: list[Any]) -> None:  # noqa: ANN401
     elif isinstance(value, set):
         value.clear()
         value.update(parts)
+    elif isinstance(value, tuple) and any(map(operator.is_not, value, parts)):
+        return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+    return value
 
 
 def _is_equal(value: Any, held: Any) -> bool:  # noqa: ANN401
@@ -239,11 +253,15 @@ def _has_attributes(value: Any) -> bool:  # noqa: ANN401
 
 
 def _slots(value: Any) -> Iterator[MemberDescriptorType]:  # noqa: ANN401
+    names = set()
     for kind in type(value).__mro__:
         if "__slots__" in vars(kind):
             for member in vars(kind).values():
+                # A slot of a class above with the same name is out of reach.
                 if isinstance(member, MemberDescriptorType):
-                    yield member
+                    if member.__name__ not in names:
+                        yield member
+                    names.add(member.__name__)
 
 
 def _attributes(value: Any) -> dict[str, Any]:  # noqa: ANN401

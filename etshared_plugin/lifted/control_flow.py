@@ -72,6 +72,11 @@ def branches_of(node: fx.Node, attributes: Attributes) -> list[fx.GraphModule]:
     return [branch for branch in found if isinstance(branch, fx.GraphModule)]
 
 
+def graph_modules(module: fx.GraphModule) -> list[fx.GraphModule]:
+    """Return a graph and the branches in it."""
+    return [one for one in module.modules() if isinstance(one, fx.GraphModule)]
+
+
 def _operands(cond: fx.Node) -> list[Any]:
     operands = cond.args[3]
     assert isinstance(operands, tuple | list)

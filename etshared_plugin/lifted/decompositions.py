@@ -71,6 +71,12 @@ def _pad(
     return torch.ops.aten.constant_pad_nd.default(x, widths, value or 0)
 
 
+def _constant_pad(
+    x: torch.Tensor, pad: Sequence[int], value: float | None = None
+) -> Any:  # noqa: ANN401
+    return _pad(x, pad, value=value)
+
+
 def _with_mean(spread: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     """Compute the mean apart; there is no kernel for both."""
 
@@ -145,6 +151,7 @@ def _shifted_right(x: torch.Tensor, places: int) -> Any:  # noqa: ANN401
 FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
     torch.ops.aten.as_strided_scatter.default: _as_strided_scatter,
     torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
+    torch.ops.aten.constant_pad_nd.default: _constant_pad,
     torch.ops.aten.gelu.default: _gelu,
     torch.ops.aten.pad.default: _pad,
     torch.ops.aten.remainder.Scalar: _remainder,

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.export.graph_signature import InputKind
 
+from .branch_results import own_operands
+from .control_flow import control_flow_nodes, graph_modules
 from .graph_surgery import clone_before_use, is_contiguous
 from .lifted_state import LiftedProgram, functionalize
 from .program_surgery import inputs_of
@@ -63,6 +65,16 @@ def copy_in_layout(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
+def is_apart(tensor: torch.Tensor) -> bool:
+    """Tell whether a copy cannot have a tensor's layout.
+
+    There are gaps between its elements, or several lie in one place.
+    """
+    like = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
+    strides = zip(tensor.shape, tensor.stride(), like.clone().stride(), strict=True)
+    return any(size > 1 and stride != copied for size, stride, copied in strides)
+
+
 def use_contiguous_state(lifted: LiftedProgram) -> LiftedProgram:
     """Let a functional program take and return its state contiguous.
 
@@ -79,9 +91,13 @@ def use_contiguous_state(lifted: LiftedProgram) -> LiftedProgram:
 
 def _in_new_layouts(lifted: LiftedProgram) -> LiftedProgram:
     """Trace again what became of all values, now that some inputs lie otherwise."""
-    for node in lifted.program.graph.nodes:
-        if node.target in _VIEWS:
-            node.target = torch.ops.aten.reshape.default
+    for module in graph_modules(lifted.program.graph_module):
+        for node in module.graph.nodes:
+            if node.target in _VIEWS:
+                node.target = torch.ops.aten.reshape.default
+        for node in control_flow_nodes(module.graph):
+            own_operands(node)
+        module.recompile()
     return functionalize(lifted)
 
 

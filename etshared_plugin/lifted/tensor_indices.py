@@ -53,7 +53,8 @@ def read_by_tensors(graph: fx.Graph) -> None:
         if node.target is not _aten.select.int or not _is_read(node.args[2]):
             continue
         number = node.args[2]
-        last = max(order[user] for view in _views(node, order) for user in view.users)
+        users = {user for view in _views(node, order) for user in view.users}
+        last = max((order[user] for user in users), default=order[node])
         if not any(
             (order[node] < at <= last and written & owners[node])
             or (order[number] < at < order[node] and written & owners[number.args[0]])

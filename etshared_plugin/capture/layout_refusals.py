@@ -1,0 +1,97 @@
+"""Refusals of entry points whose results depend on where elements lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..errors import EntryPointError, StateError
+from ..lifted.control_flow import attributes_of, branches_of, graph_modules
+from ..lifted.graph_surgery import memory_owners, nodes_written_in_place
+from ..lifted.layouts import is_apart
+from ..lifted.lifted_state import LiftedProgram
+from ..lifted.program_surgery import Attributes
+from .registered_tensors import Memory
+
+#: Copy where a view cannot be had.
+_MAY_COPY = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("contiguous", "flatten", "ravel", "reshape", "reshape_as")
+)
+
+
+def refuse_layouts(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:
+    """Refuse what the program, in which all tensors are contiguous, gets wrong.
+
+    Raises:
+        EntryPointError: ``as_strided`` of what is not contiguous.
+        StateError: a copy, in eager, of state with gaps that is written.
+    """
+    _refuse_strides(name, lifted, layout)
+    _refuse_gaps(name, lifted, layout)
+
+
+def _refuse_strides(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:
+    """Refuse `as_strided` of what comes from values that the program keeps otherwise.
+
+    A sum takes on the layout of what is added, for one.
+    """
+    placeholders = lifted.state_placeholders()
+    origins = {
+        placeholders[memory.fqn]: f"'{memory.fqn}'"
+        for memory in layout
+        if not memory.whole.is_contiguous()
+    }
+    attributes = attributes_of(lifted.program.graph_module)
+    for node in lifted.program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            if not value.is_contiguous():
+                origins.setdefault(node, "an input or weight")
+        origin = next((origins[n] for n in node.all_input_nodes if n in origins), None)
+        if origin is None:
+            continue
+        origins.setdefault(node, origin)
+        if torch.ops.aten.as_strided in _operators(node, attributes):
+            raise EntryPointError(
+                f"entry point '{name}' uses as_strided on what comes from {origin},"
+                " which is not contiguous, but is in the program; index it, or make it"
+                " contiguous",
+                method_name=name,
+            )
+
+
+def _refuse_gaps(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:
+    """Refuse writes beside what eager makes a copy of, but tracing a view."""
+    graph = lifted.program.graph
+    placeholders = lifted.state_placeholders()
+    owners = memory_owners(graph)
+    written = nodes_written_in_place(graph)
+    attributes = attributes_of(lifted.program.graph_module)
+    for memory in layout:
+        if not is_apart(memory.whole):
+            continue
+        clones = written & placeholders[memory.fqn].users.keys()
+        for node in graph.nodes if clones else ():
+            inputs = {o for one in node.all_input_nodes for o in owners[one]}
+            found = _operators(node, attributes) & _MAY_COPY
+            if found and clones & inputs:
+                operator = min(map(str, found)).removeprefix("aten.")
+                raise StateError(
+                    f"entry point '{name}' uses {operator} of '{memory.fqn}', in which"
+                    " elements do not lie side by side, and writes; eager would copy"
+                    " it, the program would not: register a contiguous tensor",
+                    method_name=name,
+                    fqn=memory.fqn,
+                )
+
+
+def _operators(node: fx.Node, attributes: Attributes) -> set[Any]:
+    """Return what a node calls, also in branches."""
+    nodes = [node]
+    for branch in branches_of(node, attributes):
+        nodes += (inner for one in graph_modules(branch) for inner in one.graph.nodes)
+    return {getattr(one.target, "overloadpacket", None) for one in nodes}
