@@ -66,27 +66,31 @@ def _refuse_strides(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) 
 
 def _refuse_gaps(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:
     """Refuse writes beside what eager makes a copy of, but tracing a view."""
+    apart = [memory for memory in layout if is_apart(memory.whole)]
+    if not apart:
+        return
     graph = lifted.program.graph
     placeholders = lifted.state_placeholders()
     owners = memory_owners(graph)
     written = nodes_written_in_place(graph)
+    fqns = {
+        clone: memory.fqn
+        for memory in apart
+        for clone in written & placeholders[memory.fqn].users.keys()
+    }
     attributes = attributes_of(lifted.program.graph_module)
-    for memory in layout:
-        if not is_apart(memory.whole):
-            continue
-        clones = written & placeholders[memory.fqn].users.keys()
-        for node in graph.nodes if clones else ():
-            inputs = {o for one in node.all_input_nodes for o in owners[one]}
-            found = _operators(node, attributes) & _MAY_COPY
-            if found and clones & inputs:
-                operator = min(map(str, found)).removeprefix("aten.")
-                raise StateError(
-                    f"entry point '{name}' uses {operator} of '{memory.fqn}', in which"
-                    " elements do not lie side by side, and writes; eager would copy"
-                    " it, the program would not: register a contiguous tensor",
-                    method_name=name,
-                    fqn=memory.fqn,
-                )
+    for node in graph.nodes:
+        inputs = {owner for one in node.all_input_nodes for owner in owners[one]}
+        found = _operators(node, attributes) & _MAY_COPY
+        for clone in inputs & fqns.keys() if found else ():
+            operator = min(map(str, found)).removeprefix("aten.")
+            raise StateError(
+                f"entry point '{name}' uses {operator} of '{fqns[clone]}', in which"
+                " elements do not lie side by side, and writes; eager would copy it,"
+                " the program would not: register a contiguous tensor",
+                method_name=name,
+                fqn=fqns[clone],
+            )
 
 
 def _operators(node: fx.Node, attributes: Attributes) -> set[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from executorch.exir.operator.convert import to_out_variant
 from torch import fx
@@ -74,9 +72,10 @@ def refuse_control_flow(name: str, graph_module: fx.GraphModule) -> None:
     Raises:
         EntryPointError: there is one.
     """
-    for operator in _control_flow(graph_module):
-        if operator not in _LOWERED_CONTROL_FLOW:
-            raise not_lowered(name, operator)
+    for module in graph_modules(graph_module):
+        for node in control_flow_nodes(module.graph):
+            if str(node.target) not in _LOWERED_CONTROL_FLOW:
+                raise not_lowered(name, str(node.target))
 
 
 def _refuse_operators(name: str, graph_module: fx.GraphModule) -> None:
@@ -143,11 +142,3 @@ def _argument_of(lifted: LiftedProgram, placeholder: str) -> str:
     ][len(lifted.inputs) :]
     names = leaf_names(lifted.call)
     return dict(zip(nodes, names, strict=False)).get(placeholder, placeholder)
-
-
-def _control_flow(graph_module: fx.GraphModule) -> Iterator[str]:
-    for node in control_flow_nodes(graph_module.graph):
-        yield str(node.target)
-    for child in graph_module.children():
-        if isinstance(child, fx.GraphModule):
-            yield from _control_flow(child)

@@ -12,10 +12,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import EtsharedError, StateError
-from ..lifted.control_flow import (
-    attributes_of,
-    take_writes_out,
-)
+from ..lifted.control_flow import attributes_of, take_writes_out
 from ..lifted.graph_surgery import (
     as_identifier,
     nodes_written_in_place,

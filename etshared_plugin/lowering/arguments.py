@@ -100,8 +100,7 @@ def check_planning(config: object, names: Collection[str]) -> None:
     if isinstance(passes, Mapping) and passes and not passes.keys() & set(names):
         raise MemoryPlanningError(
             "memory_planning_pass has passes for entry points"
-            f" {quoted(passes)}, expected some of"
-            f" {quoted(names)}"
+            f" {quoted(passes)}, expected some of {quoted(names)}"
         )
 
 
