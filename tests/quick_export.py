@@ -6,21 +6,39 @@ without this.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch._C import DispatchKey
+import torch
+from torch._C import DispatchKey, _dispatch_get_registrations_for_dispatch_key
 from torch._export.utils import _collect_all_valid_cia_ops
 from torch._ops import OperatorBase
+from torch._subclasses import fake_impls
 from torch.export import decomp_utils, exported_program
 from torch.fx.traceback import NodeSource
 
+
 # torch 2.13 lists all composite operators anew for each decomposition: 40 % of
 # the time that lowering a tiny model takes.
-_composite_operators = functools.cache(_collect_all_valid_cia_ops)
+@functools.lru_cache(maxsize=1)
+def _composite_operators_of(
+    kernels: frozenset[str],  # noqa: ARG001
+    namespaces: frozenset[str],  # noqa: ARG001
+) -> set[OperatorBase]:
+    return _collect_all_valid_cia_ops()
+
+
+def _composite_operators() -> set[OperatorBase]:
+    # Packages such as torchao register theirs when a test imports them.
+    kernels = _dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return _composite_operators_of(frozenset(kernels), frozenset(torch.ops._dir))
+
+
 decomp_utils._collect_all_valid_cia_ops = _composite_operators
 exported_program._collect_all_valid_cia_ops = _composite_operators
+
 
 # It then registers some 6,000 kernels for them, twice, with type annotations that are
 # built for each: 30 % of what is left.
@@ -44,6 +62,40 @@ def _quick_register(self: OperatorBase, key: Any) -> Callable[[Any], Any]:  # no
 
 
 OperatorBase.py_impl = _quick_register
+
+# And these are the same each time, but for what decomposes the operator.
+_override_kernels = exported_program._override_composite_implicit_decomp
+_overridden_kernels: dict[OperatorBase, dict[Any, Any]] = {}
+_overridden_rules: dict[OperatorBase, Any] = {}
+
+
+@contextlib.contextmanager
+def _override_remembered_kernels(
+    decompositions: dict[OperatorBase, Callable[..., Any]],
+) -> Iterator[None]:
+    rules = fake_impls.op_implementations_dict
+    new = {op: f for op, f in decompositions.items() if op not in _overridden_kernels}
+    with _override_kernels(new):
+        for op in new:
+            _overridden_kernels[op] = op.py_kernels.copy()
+            _overridden_rules[op] = rules[op]
+    original = {op: op.py_kernels.copy() for op in decompositions}
+    for op, decomposition in decompositions.items():
+        op.py_kernels.update(_overridden_kernels[op])
+        op.py_kernels[DispatchKey.CompositeImplicitAutograd] = decomposition
+        op._dispatch_cache.clear()
+        rules.setdefault(op, _overridden_rules[op])
+    try:
+        yield
+    finally:
+        for op, kernels in original.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+            rules.pop(op, None)
+
+
+exported_program._override_composite_implicit_decomp = _override_remembered_kernels
 
 # Each pass copies the history of each node, which grows with every pass.
 NodeSource.__deepcopy__ = lambda self, memo: self
