@@ -21,7 +21,7 @@ from torch.nn import functional
 
 import etshared_plugin as etshared
 from etshared_plugin.backends.xnnpack import SharedXnnpackPartitioner
-from etshared_plugin.errors import PartitionError
+from etshared_plugin.errors import LoweringError, PartitionError
 
 
 class Learner(torch.nn.Module):
@@ -154,6 +154,40 @@ def test_taking_state_is_an_error_in_this_flow() -> None:
     with pytest.raises(PartitionError, match="entry point 'set': ") as raised:
         edge.to_backend({"set": _TagsEveryPlaceholder()})
     assert (raised.value.method_name, raised.value.fqn) == ("set", "W")
+
+
+class _FailsAtAdditions(Partitioner):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = XnnpackPartitioner()
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        if any(
+            "aten.add." in str(node.target) for node in exported_program.graph.nodes
+        ):
+            raise RuntimeError("no additions")
+        return self.inner.partition(exported_program)
+
+
+def test_a_partitioner_that_fails_is_an_error_of_the_entry_point() -> None:
+    learner = Learner()
+    exported = etshared.export(
+        learner,
+        {
+            "forward": etshared.EntryPoint(learner.forward, (torch.ones(1, 4),)),
+            "set": etshared.EntryPoint(learner.set, (torch.ones(4, 4),)),
+        },
+    )
+    message = "ExecuTorch cannot lower entry point 'set': RuntimeError: no additions"
+    failing = [XnnpackPartitioner(), _FailsAtAdditions()]
+    with pytest.raises(LoweringError, match=message) as raised:
+        etshared.to_edge_transform_and_lower(exported, partitioner=failing[1:])
+    assert raised.value.method_name == "set"
+    edge = etshared.to_edge_transform_and_lower(exported)
+    with pytest.raises(LoweringError, match=message) as raised:
+        edge.to_backend({"forward": failing[:1], "set": failing[1:]})
+    assert raised.value.method_name == "set"
+    edge.to_backend({"forward": failing})
 
 
 def test_a_wrapper_without_state_is_checked_too() -> None:

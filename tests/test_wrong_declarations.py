@@ -113,13 +113,28 @@ def test_tensors_without_a_size_are_refused() -> None:
     with pytest.raises(StateError, match=r"'0\.weight' has no size yet; call the modu"):
         etshared.export(model, {"forward": EntryPoint(model.forward, (X,))})
     entry_point = EntryPoint(MODEL.add, (nn.UninitializedBuffer(),))
-    with pytest.raises(EntryPointError, match="'add' has a tensor without a size"):
+    with pytest.raises(EntryPointError, match="'add': an example input has no size"):
         etshared.export(MODEL, {"add": entry_point})
+
+
+@pytest.mark.parametrize("odd", [X.to_sparse(), X.to("meta")])
+def test_example_inputs_without_plain_values_are_refused(odd: torch.Tensor) -> None:
+    message = "'add': an example input is (no dense tensor|on the meta device)"
+    with pytest.raises(EntryPointError, match=message):
+        etshared.export(MODEL, {"add": EntryPoint(MODEL.add, (odd,))})
+
+
+def test_weights_without_values_are_refused() -> None:
+    model = nn.Linear(3, 3, device="meta")
+    with pytest.raises(StateError, match="'weight' is on the meta device"):
+        etshared.export(model, {"forward": EntryPoint(model.forward, (X,))})
 
 
 def test_what_is_no_config_is_refused() -> None:
     with pytest.raises(LoweringError, match="constant_methods is an instance of int"):
         etshared.to_edge_transform_and_lower(_exported(), constant_methods=3)  # type: ignore[arg-type]
+    with pytest.raises(LoweringError, match="compile_config is an instance of int"):
+        etshared.to_edge_transform_and_lower(_exported(), compile_config=3)  # type: ignore[arg-type]
     edge = etshared.to_edge_transform_and_lower(_exported())
     with pytest.raises(
         LoweringError, match="config is an instance of int, expected an"

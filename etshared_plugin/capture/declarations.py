@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from ..errors import EntryPointError
 from ..lifted.signatures import check_names
 from ..wording import kind_of
+from .registered_tensors import defect_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,9 @@ def check_entry_points(entry_points: Mapping[str, EntryPoint]) -> None:
                 method_name=name,
             )
         for leaf in pytree.tree_leaves((one.args, dict(one.kwargs or {}))):
-            if isinstance(leaf, torch.Tensor) and is_lazy(leaf):
+            if isinstance(leaf, torch.Tensor) and (defect := defect_of(leaf)):
                 raise EntryPointError(
-                    f"entry point '{name}' has a tensor without a size among its"
-                    " inputs",
+                    f"entry point '{name}': an example input {defect}",
                     method_name=name,
                 )
             if isinstance(leaf, nn.Module):

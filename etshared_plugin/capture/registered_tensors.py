@@ -95,7 +95,8 @@ def registered_tensors(root: nn.Module) -> list[RegisteredTensor]:
                 " constants, one of which would take its place; rename it",
                 fqn=fqn,
             )
-        _check_is_plain(fqn, tensor)
+        if defect := defect_of(tensor):
+            raise StateError(f"'{fqn}' {defect}", fqn=fqn)
         names.setdefault(id(tensor), []).append(fqn)
     places: dict[int, list[Place]] = {}
     tensors: dict[int, torch.Tensor] = {}
@@ -111,14 +112,15 @@ def registered_tensors(root: nn.Module) -> list[RegisteredTensor]:
     ]
 
 
-def _check_is_plain(fqn: str, tensor: torch.Tensor) -> None:
+def defect_of(tensor: torch.Tensor) -> str | None:
+    """Say why no program can hold or take a tensor, and what to do, or None."""
     if is_lazy(tensor):
-        problem = "has no size yet; call the module once before export"
-    elif tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-        problem = "is no dense tensor, which programs need; register a dense one"
-    else:
-        return
-    raise StateError(f"'{fqn}' {problem}", fqn=fqn)
+        return "has no size yet; call the module once before export"
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return "is no dense tensor, which programs need; make it one"
+    if tensor.is_meta:
+        return "is on the meta device, without values; give it some before export"
+    return None
 
 
 def _named_tensors(

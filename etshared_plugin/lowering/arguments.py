@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from executorch.exir import ExecutorchBackendConfig
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from executorch.exir.backend.partitioner import Partitioner
 from torch.utils import _pytree as pytree
 
-from ..errors import LoweringError, MemoryPlanningError, PartitionError
+from ..errors import (
+    EntryPointError,
+    LoweringError,
+    MemoryPlanningError,
+    PartitionError,
+)
 from ..lifted.lifted_state import LiftedProgram
 from ..plugins import plugin_manager
 from ..wording import kind_of, quoted
@@ -82,6 +87,34 @@ def _by_method(
                     method_name=name,
                 )
     return by_method
+
+
+def check_options(
+    names: Collection[str], constant_methods: object, compile_config: object
+) -> None:
+    """Refuse what ExecuTorch would complain of without a word of what it is.
+
+    Raises:
+        LoweringError: it is something else.
+        EntryPointError: a constant method has the name of an entry point.
+    """
+    if not isinstance(compile_config, EdgeCompileConfig | None):
+        raise LoweringError(
+            f"compile_config is {kind_of(compile_config)}, expected an"
+            " EdgeCompileConfig"
+        )
+    if not isinstance(constant_methods, Mapping | None):
+        raise LoweringError(
+            f"constant_methods is {kind_of(constant_methods)}, expected a dict of"
+            " values by name"
+        )
+    for name in constant_methods or {}:
+        if name in names:
+            raise EntryPointError(
+                f"constant method '{name}' has the name of an entry point; rename one"
+                " of them",
+                method_name=name,
+            )
 
 
 def check_planning(config: object, names: Collection[str]) -> None:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from .memory_planning import (
     state_nodes,
     without_buffers,
 )
+from .operator_errors import named_failures, reason_of
 from .record import build_context
 from .sharing_identity import identify_constants, named_data_of
 from .stored_once import store_once
@@ -58,10 +60,8 @@ def lowering_errors(action: str) -> Iterator[None]:
     except EtsharedError:
         raise
     except Exception as error:
-        # ExecuTorch's texts run over many lines; the cause has them all.
-        reason = next(iter(str(error).strip().splitlines()), "")
         raise LoweringError(
-            f"ExecuTorch cannot {action}: {type(error).__name__}: {reason}"
+            f"ExecuTorch cannot {action}: {reason_of(error)}"
         ) from error
 
 
@@ -121,10 +121,10 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             adjusted_executorch(),
         ):
             for turn in range(max(map(len, wrapped.values()), default=0)):
-                manager = EdgeProgramManager.to_backend(
-                    manager,
-                    {n: some[turn] for n, some in wrapped.items() if turn < len(some)},
-                )
+                now = {n: some[turn] for n, some in wrapped.items() if turn < len(some)}
+                lower = partial(EdgeProgramManager.to_backend, manager)
+                with named_failures(lower, now):
+                    manager = lower(now)
         return self._adopt(manager, self._lifted, self._state, self._generated)
 
     @adjusted_executorch()

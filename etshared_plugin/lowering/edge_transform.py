@@ -7,23 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from executorch import exir
-from executorch.exir import EdgeCompileConfig
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager
 from torch.export import ExportedProgram
 
 from ..capture.arguments import programs_of
 from ..capture.entry_points import ExportedEntryPoints
 from ..capture.plain_programs import lift_declared, lift_plain_programs
-from ..errors import EntryPointError, LoweringError, StateError
+from ..errors import StateError
 from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
 from ..lifted.separate_branches import separate_constants, separate_operands
 from ..state import RESET_STATE, grouped_as, initial_values_program, with_groups
-from ..wording import kind_of
 from .adjusted_executorch import adjusted_executorch
-from .arguments import Partitioners, check_passes, wrapped_partitioners
+from .arguments import Partitioners, check_options, check_passes, wrapped_partitioners
 from .edge_manager import SharedEdgeProgramManager, lowering_errors
-from .operator_errors import named_operators
+from .operator_errors import named_failures
 
 
 def to_edge_transform_and_lower(
@@ -65,18 +64,7 @@ def to_edge_transform_and_lower(
         PluginError: a plugin failed.
     """
     programs = programs_of(programs)
-    if not isinstance(constant_methods, Mapping | None):
-        raise LoweringError(
-            f"constant_methods is {kind_of(constant_methods)}, expected a dict of"
-            " values by name"
-        )
-    for name in constant_methods or {}:
-        if name in programs:
-            raise EntryPointError(
-                f"constant method '{name}' has the name of an entry point; rename one"
-                " of them",
-                method_name=name,
-            )
+    check_options(programs, constant_methods, compile_config)
     if isinstance(programs, ExportedEntryPoints) and state is None:
         shared = programs.state
         lifted = lift_declared(programs, shared)
@@ -97,19 +85,23 @@ def to_edge_transform_and_lower(
     check_passes(transform_passes, lifted)
     lifted = {name: _lowerable(program) for name, program in lifted.items()}
     partitioners = wrapped_partitioners(partitioner, programs, lifted)
-    with (
-        lowering_errors("lower the entry points"),
-        named_operators(lifted),
-        adjusted_executorch(),
-    ):
-        manager = exir.to_edge_transform_and_lower(
-            {name: program.program for name, program in lifted.items()},
+
+    def lower(some: Mapping[str, LiftedProgram]) -> EdgeProgramManager:
+        return exir.to_edge_transform_and_lower(
+            {name: one.program for name, one in some.items()},
             transform_passes,
-            partitioners,
+            {name: partitioners[name] for name in some if name in partitioners},
             dict(constant_methods) if constant_methods else None,
             compile_config,
             generate_etrecord,
         )
+
+    with (
+        lowering_errors("lower the entry points"),
+        adjusted_executorch(),
+        named_failures(lower, lifted),
+    ):
+        manager = lower(lifted)
     generated = reset_entry_point if shared else None
     return SharedEdgeProgramManager._adopt(manager, lifted, shared, generated)
 

@@ -1,18 +1,17 @@
-"""ExecuTorch's complaints about operators, with the entry point that has them."""
+"""ExecuTorch's complaints, with the entry point that they are about."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
-import torch
-from executorch.exir.tracer import _default_decomposition_table
-from torch import fx
 from torch._export.verifier import SpecViolationError
 
-from ..errors import LoweringError
-from ..lifted.lifted_state import LiftedProgram
+from ..errors import EtsharedError, LoweringError
+
+_T = TypeVar("_T")
 
 #: What is wrong with an operator, and what to do.
 NO_KERNEL = (
@@ -27,42 +26,50 @@ _OF_SEVERAL_TYPES = re.compile(
 
 
 @contextmanager
-def named_operators(programs: Mapping[str, LiftedProgram]) -> Iterator[None]:
-    """Name entry point and operator where ExecuTorch refuses an operator.
+def named_failures(
+    lower: Callable[[Mapping[str, _T]], object], given: Mapping[str, _T]
+) -> Iterator[None]:
+    """Name the entry point that fails where lowering all of them fails.
+
+    ExecuTorch's errors do not say it; so each is lowered alone until one fails.
+
+    Args:
+        lower: what failed.
+        given: what it was given, by entry point.
 
     Raises:
         LoweringError: in place of ExecuTorch's own error, which is the cause.
     """
     try:
         yield
-    except SpecViolationError as error:
+    except EtsharedError:
+        raise
+    except Exception:
+        for name, one in given.items():
+            try:
+                lower({name: one})
+            except EtsharedError:
+                raise
+            except Exception as error:
+                raise LoweringError(_text(name, error), method_name=name) from error
+        raise
+
+
+def _text(name: str, error: Exception) -> str:
+    if isinstance(error, SpecViolationError):
         if found := _WITHOUT_KERNEL.search(str(error)):
-            problem = NO_KERNEL
-        elif found := _OF_SEVERAL_TYPES.search(str(error)):
+            return f"entry point '{name}' uses {found[1]}, {NO_KERNEL}"
+        if found := _OF_SEVERAL_TYPES.search(str(error)):
             problem = "on tensors of several dtypes; bring them to one with '.to()'"
             if "torch.complex" in found[2]:
                 problem = "on complex numbers, for which ExecuTorch 1.5.1 has no"
                 problem += " kernel; compute with torch.view_as_real(z), the real and"
                 problem += " imaginary parts"
-        else:
-            raise
-        name = next(_users(found[1], programs), None)
-        place = "an entry point" if name is None else f"entry point '{name}'"
-        raise LoweringError(
-            f"{place} uses {found[1]}, {problem}", method_name=name
-        ) from error
+            return f"entry point '{name}' uses {found[1]}, {problem}"
+    return f"ExecuTorch cannot lower entry point '{name}': {reason_of(error)}"
 
 
-def _users(operator: str, programs: Mapping[str, LiftedProgram]) -> Iterator[str]:
-    """Yield the entry points that have an operator once they are decomposed."""
-    for name, lifted in programs.items():
-        decomposed = lifted.program.run_decompositions(_default_decomposition_table())
-        modules = [decomposed.graph_module]
-        modules += [m for m in modules[0].modules() if isinstance(m, fx.GraphModule)]
-        if any(
-            isinstance(node.target, torch._ops.OpOverload)
-            and str(node.target) == operator
-            for module in modules
-            for node in module.graph.nodes
-        ):
-            yield name
+def reason_of(error: Exception) -> str:
+    """Return what an error of ExecuTorch says, in one line; the cause has all."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}"
