@@ -22,6 +22,7 @@ class Faulty(nn.Module):
         self.register_buffer("h", torch.zeros(2))
         self.register_buffer("g", torch.zeros(2))
         self.plain = torch.zeros(2)
+        self.register_buffer("none", None)
 
     def grow(self, x: Tensor) -> Tensor:
         self.h = torch.cat([self.h, x])
@@ -50,6 +51,11 @@ class Faulty(nn.Module):
 
     def assign_plain(self, x: Tensor) -> None:
         self.plain = self.plain + x
+
+    def fill_none(self, x: Tensor) -> Tensor:
+        if self.none is None:
+            self.none = torch.zeros(2)
+        return self.none + x
 
     def branch(self, x: Tensor, how: str = "up") -> Tensor:
         return x + 1 if how == "up" else x - 1
@@ -99,6 +105,11 @@ class Faulty(nn.Module):
             "assign_plain",
             EntryPointError,
             "'assign_plain' changes 'plain', which is no buffer",
+        ),
+        (
+            "fill_none",
+            EntryPointError,
+            "'fill_none' assigns 'none', which is registered as None; give it a tensor",
         ),
     ],
 )

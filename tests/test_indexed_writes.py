@@ -6,11 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from eager_comparison import assert_equals_eager, call
+from eager_comparison import (
+    assert_equals_eager,
+    assert_program_equals,
+    call,
+    eager_outcomes,
+)
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir.backend.partitioner import Partitioner
 from torch import Tensor, nn
 
-from etshared_plugin import EntryPoint, export
+from etshared_plugin import EntryPoint, export, to_edge_transform_and_lower
 from etshared_plugin.errors import EntryPointError
 
 Partitioners = Sequence[Partitioner]
@@ -99,6 +105,38 @@ class Typed(nn.Module):
         self.table[i] = 9.0
         self.table[1, i] = -9.0
         return self.table.sum(0)
+
+
+_MASKED = ("use", "revive")
+
+
+class _Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+        self.register_buffer("used", torch.zeros(4))
+        self.register_buffer("codes", torch.randn(4, 4))
+
+    def use(self, x: Tensor) -> Tensor:
+        self.used += x[0]
+        nearest: Tensor = self.proj(x) @ self.codes.T
+        return nearest
+
+    def revive(self, x: Tensor) -> Tensor:
+        unused = self.used < 1
+        self.codes[unused] = x.expand(4, 4)[unused]
+        return unused.sum()
+
+
+def test_masked_writes_are_lowered_as_often_as_wanted() -> None:
+    model = _Masked().eval()
+    entry_points = {name: EntryPoint(getattr(model, name), (X,)) for name in _MASKED}
+    calls = [call(name, X * factor) for factor in (1, 2, -1) for name in _MASKED]
+    outcomes = eager_outcomes(model, entry_points, calls)
+    exported = export(model, entry_points)
+    for partitioner in ([], [XnnpackPartitioner()], []):
+        manager = to_edge_transform_and_lower(exported, partitioner=partitioner)
+        assert_program_equals(bytes(manager.to_executorch().buffer), outcomes)
 
 
 def test_positions_are_integers_of_any_type() -> None:

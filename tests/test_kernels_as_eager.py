@@ -264,6 +264,9 @@ class _Refused(nn.Module):
     def bits(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(torch.int32)
 
+    def counts(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bincount(x.long().flatten())
+
     def quantile(self, x: torch.Tensor) -> torch.Tensor:
         return x.quantile(0.25)
 
@@ -275,6 +278,7 @@ class _Refused(nn.Module):
         ("mixed", r"uses aten\.where\.self, on tensors of several dtypes; bring"),
         ("spectrum", r"uses aten\.abs\.default, on complex numbers, .*view_as_real"),
         ("bits", r"uses aten::view_copy\.dtype_out, for which .* has no kernel"),
+        ("counts", r"uses aten\.bincount\.default, for which .* has no kernel"),
         ("quantile", r"uses aten::sort\.values, for which .* has no kernel"),
     ],
 )

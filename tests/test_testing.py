@@ -375,6 +375,43 @@ def test_functions_that_hold_the_module_are_refused(name: str) -> None:
     assert torch.equal(_HELD.h, torch.zeros(2))
 
 
+@pytest.mark.parametrize("kind", ["hook", "attribute"])
+def test_modules_that_hold_functions_with_the_root_are_refused(kind: str) -> None:
+    model, x = _Held(), torch.ones(1, 2)
+    if kind == "hook":
+        model.inner.register_forward_hook(lambda *_: model.h.add_(1))
+    else:
+        model.inner.functions = [lambda x: model.h.add_(x)]  # type: ignore[assignment]
+    entry_points = {"forward": EntryPoint(model.inner.forward, (x,))}
+    message = "module 'inner' holds a function.* has the root as the variable 'model'"
+    with pytest.raises(InputError, match=message):
+        assert_matches_eager(model, entry_points)
+    with pytest.raises(InputError, match=message):
+        eager_outcomes(model, entry_points, [call("forward", x)])
+    assert torch.equal(model.h, torch.zeros(2))
+
+
+class _Hooked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.register_buffer("calls", torch.zeros(()))
+        self.inner.register_forward_hook(self._count)
+
+    def _count(self, *_: object) -> None:
+        self.calls += 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.inner(x)
+        return y + self.calls
+
+
+def test_hooks_that_are_bound_methods_act_on_a_copy() -> None:
+    model, x = _Hooked(), torch.ones(1, 2)
+    assert_matches_eager(model, {"forward": EntryPoint(model.forward, (x,))})
+    assert model.calls == 0
+
+
 def test_functions_that_are_given_the_module_act_on_a_copy() -> None:
     x = torch.ones(2)
 

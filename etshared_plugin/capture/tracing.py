@@ -229,7 +229,23 @@ def prepared(
         raise
     changed = snapshot.restore()
     if changed is not None:
+        if _is_registered_as_none(root, changed):
+            raise EntryPointError(
+                f"entry point '{method_name}' assigns '{changed}', which is registered"
+                " as None; give it a tensor before export",
+                method_name=method_name,
+                fqn=changed,
+            )
         raise _changes_attribute(method_name, changed)
+
+
+def _is_registered_as_none(root: nn.Module, fqn: str) -> bool:
+    prefix, _, name = fqn.rpartition(".")
+    module = dict(root.named_modules()).get(prefix)
+    return module is not None and any(
+        name in registry and registry[name] is None
+        for registry in (module._buffers, module._parameters)
+    )
 
 
 def _changes_attribute(method_name: str, fqn: str) -> EntryPointError:

@@ -51,6 +51,7 @@ from .program_surgery import (
     user_output,
 )
 from .signatures import CallingConvention
+from .sizes import forget_pending_sizes
 from .tensor_indices import index_by_tensors
 
 #: Name of an input that only keeps a program from having none.
@@ -171,6 +172,7 @@ def _drop_copies(graph: fx.Graph) -> None:
 def functionalize(lifted: LiftedProgram) -> LiftedProgram:
     """Remove in-place operators and copies; drop outputs that equal their input."""
     program = lift_branch_constants(lifted.program)
+    forget_pending_sizes(program)
     program = program.run_decompositions(FAITHFUL_DECOMPOSITIONS)
     index_by_tensors(program.graph)
     _drop_copies(program.graph)

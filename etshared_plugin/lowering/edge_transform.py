@@ -18,6 +18,7 @@ from ..lifted.layouts import use_contiguous_layouts
 from ..lifted.lifted_state import LiftedProgram, anchor
 from ..lifted.normalization import use_live_statistics
 from ..lifted.separate_branches import separate_constants, separate_operands
+from ..lifted.sizes import forget_pending_sizes
 from ..state import RESET_STATE, grouped_as, initial_values_program, with_groups
 from .adjusted_executorch import adjusted_executorch
 from .arguments import Partitioners, check_options, check_passes, wrapped_partitioners
@@ -87,6 +88,8 @@ def to_edge_transform_and_lower(
     partitioners = wrapped_partitioners(partitioner, programs, lifted)
 
     def lower(some: Mapping[str, LiftedProgram]) -> EdgeProgramManager:
+        for one in some.values():
+            forget_pending_sizes(one.program)
         return exir.to_edge_transform_and_lower(
             {name: one.program for name, one in some.items()},
             transform_passes,

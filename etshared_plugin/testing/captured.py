@@ -21,8 +21,8 @@ def refuse_captured_modules(
 ) -> None:
     """Refuse functions that have parts of ``root`` by closures or globals.
 
-    Called on a copy of the module they would still read and write the module
-    itself.
+    Called on a copy of the module, or held by one, as hooks are, they would still
+    read and write the module itself.
 
     Raises:
         InputError: there is one.
@@ -46,6 +46,16 @@ def refuse_captured_modules(
                     " the root as its first argument, (root, x)",
                     method_name=name,
                 )
+    for module in root.modules():
+        for held in pytree.tree_leaves(vars(module)):
+            for variable, value in _captured(held, set()):
+                if id(value) in parts:
+                    raise InputError(
+                        f"{parts[id(module)]} holds a function, such as a hook, that"
+                        f" has {parts[id(value)]} as the variable '{variable}' from"
+                        " outside, so that a copy of the module cannot take its place;"
+                        " let it hold a bound method"
+                    )
 
 
 def _captured(fn: object, seen: set[int]) -> Iterator[tuple[str, object]]:
