@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ class Batch:
 #: From the tenth example on Hypothesis varies the one before, mostly in what does
 #: not matter.
 _BATCH = 9
+
+
+def pytest_collection_finish() -> None:
+    # What torch and ExecuTorch have made on import is half a million objects, which
+    # each full collection of garbage looks through.
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

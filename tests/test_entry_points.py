@@ -80,6 +80,30 @@ def test_inputs_and_results_may_be_nested() -> None:
     assert list(result) == ["z", "a", "none", "seven"]
 
 
+class Best(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scores", torch.zeros(4))
+
+    def best(self, x: Tensor) -> tuple[Any, dict[str, Any]]:
+        self.scores += x
+        return self.scores.topk(2), {"all": [self.scores.max(0), x.min(0)]}
+
+
+def test_results_that_torch_names_are_tuples(partitioner: Partitioners) -> None:
+    model = Best()
+    x = torch.tensor([1.0, 3.0, -2.0, 0.5])
+    program = assert_equals_eager(
+        model,
+        {"best": EntryPoint(model.best, (x,))},
+        [call("best", x), call("best", x - 1)],
+        partitioner,
+    )
+    (values, indices), others = program.session().best(x)
+    torch.testing.assert_close(values, torch.tensor([3.0, 1.0]))
+    assert indices.tolist() == [1, 0] and type(others["all"][0]) is tuple
+
+
 class State(NamedTuple):
     h: Tensor
     c: Tensor

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallSignature
@@ -20,6 +21,11 @@ from ..wording import counted, kind_of
 
 #: Classes that torch.export takes for dicts; results have the first.
 DICTS = (dict, OrderedDict, defaultdict)
+
+
+def is_named_result(kind: type) -> bool:
+    """Tell a class such as that of ``torch.topk``'s result, a tuple with names."""
+    return kind.__module__ == torch.return_types.__name__
 
 
 @dataclass(frozen=True, slots=True)

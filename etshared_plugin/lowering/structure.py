@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..context import Argument, Structure, StructureKind
 from ..errors import EntryPointError
-from ..lifted.signatures import DICTS, CallingConvention
+from ..lifted.signatures import DICTS, CallingConvention, is_named_result
 
 
 def arguments_of(method_name: str, call: CallingConvention) -> tuple[Argument, ...]:
@@ -40,7 +40,7 @@ def structure_of(method_name: str, spec: pytree.TreeSpec) -> Structure:
     if spec.is_leaf():
         return Structure()
     children = tuple(structure_of(method_name, child) for child in spec.children())
-    if spec.type is tuple:
+    if spec.type is tuple or is_named_result(spec.type):
         return Structure(StructureKind.TUPLE, children)
     if spec.type is list:
         return Structure(StructureKind.LIST, children)

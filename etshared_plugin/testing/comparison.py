@@ -17,7 +17,7 @@ from ..capture.calls import AnyCall, calls_of, is_reset
 from ..capture.declarations import EntryPoint
 from ..capture.entry_points import export
 from ..errors import EtsharedError
-from ..lifted.signatures import DICTS
+from ..lifted.signatures import DICTS, is_named_result
 from ..lowering.arguments import Partitioners
 from ..lowering.edge_transform import to_edge_transform_and_lower
 from ..runtime import Session, SharedProgram, load
@@ -197,12 +197,14 @@ def assert_stock_runtime_matches(
             )
 
 
-def _with_plain_dicts(value: object) -> object:
-    """Return a result with dicts as sessions return them, without their subclass."""
+def _as_returned(value: object) -> object:
+    """Return a result as sessions return it, in plain dicts and tuples."""
     if type(value) in DICTS:
-        return {key: _with_plain_dicts(one) for key, one in value.items()}  # type: ignore[attr-defined]
-    if type(value) in (list, tuple):
-        return type(value)(map(_with_plain_dicts, value))  # type: ignore[call-overload,call-arg]
+        return {key: _as_returned(one) for key, one in value.items()}  # type: ignore[attr-defined]
+    if type(value) is list:
+        return list(map(_as_returned, value))
+    if type(value) is tuple or is_named_result(type(value)):
+        return tuple(map(_as_returned, value))  # type: ignore[call-overload]
     return value
 
 
@@ -243,7 +245,7 @@ class _Step:
         return result
 
     def compare_result(self, result: object, what: str) -> None:
-        expected = _with_plain_dicts(self.outcome.result)
+        expected = _as_returned(self.outcome.result)
         specs = [pytree.tree_structure(value) for value in (result, expected)]
         if specs[0] != specs[1]:
             raise self._mismatch(what, expected, result, "structures differ")
