@@ -247,6 +247,16 @@ def test_kernels_in_branches_and_of_dynamic_size_are_as_eager(
     assert_equals_eager(model, entry_points, calls, partitioner)
 
 
+@torch.library.custom_op("etshared_test::twice", mutates_args=())
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@_twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 class _Refused(nn.Module):
     def right(self, x: torch.Tensor) -> torch.Tensor:
         return x + 1
@@ -264,6 +274,10 @@ class _Refused(nn.Module):
     def bits(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(torch.int32)
 
+    def own(self, x: torch.Tensor) -> torch.Tensor:
+        doubled: torch.Tensor = _twice(x)
+        return doubled
+
     def counts(self, x: torch.Tensor) -> torch.Tensor:
         return torch.bincount(x.long().flatten())
 
@@ -279,6 +293,7 @@ class _Refused(nn.Module):
         ("spectrum", r"uses aten\.abs\.default, on complex numbers, .*view_as_real"),
         ("bits", r"uses aten::view_copy\.dtype_out, for which .* has no kernel"),
         ("counts", r"uses aten\.bincount\.default, for which .* has no kernel"),
+        ("own", r"uses etshared_test::twice, which has no out variant"),
         ("quantile", r"uses aten::sort\.values, for which .* has no kernel"),
     ],
 )

@@ -242,3 +242,36 @@ def test_values_may_be_written_to_several_states(partitioner: Partitioners) -> N
         ],
         partitioner,
     )
+
+
+class Between(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.arange(6.0).reshape(3, 2))
+        self.register_buffer("columns", torch.arange(6.0).reshape(2, 3).t())
+
+    def lerp(self, x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+        self.mean.lerp_(x.t(), 0.2)
+        return torch.lerp(self.mean, x.t(), 0.7), torch.lerp(x.t(), self.mean, -0.5)
+
+    def lerp_each(self, x: Tensor, i: Tensor) -> Tensor:
+        self.mean = torch.lerp(self.mean, x.t(), self.columns / 6)
+        return self.mean * 2
+
+    def fill(self, x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+        self.columns.t().index_fill_(1, i, 2.5)
+        filled = self.mean.t().index_fill(-1, i, self.mean[0, 0])
+        self.mean = filled.t() + 1
+        return x.t().index_fill(0, i[:1], 7), filled
+
+
+def test_values_beside_transposed_ones_are_as_eager(partitioner: Partitioners) -> None:
+    model = Between()
+    x, i = torch.tensor([[1.0, -2.0, 3.0], [0.5, 4.0, 0.25]]), torch.tensor([1, -1])
+    names = ("lerp", "fill", "lerp_each", "lerp", "lerp_each", "fill")
+    assert_equals_eager(
+        model,
+        {name: EntryPoint(getattr(model, name), (x, i)) for name in set(names)},
+        [call(name, x * (n + 1), i - n % 2) for n, name in enumerate(names)],
+        partitioner,
+    )

@@ -204,3 +204,41 @@ def test_only_products_are_delegated_in_bfloat16() -> None:
         rtol=0.05,
         atol=0.05,
     )
+
+
+class _Momentum(nn.Module):
+    """Its normalizations depend on each other by way of what XNNPACK does not take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.query, self.key = nn.Linear(5, 4), nn.Linear(5, 4)
+        self.query_norm, self.key_norm = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+        self.register_buffer("center", torch.zeros(1, 4))
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        query = F.normalize(self.query_norm(self.query(a)), dim=1)
+        for new, old in zip(
+            self.query_norm.parameters(), self.key_norm.parameters(), strict=True
+        ):
+            old.data = old * 0.9 + new * 0.1
+        key = F.normalize(self.key_norm(self.key(b)), dim=1)
+        self.center = self.center * 0.9 + key.mean(0, keepdim=True) * 0.1
+        return torch.einsum("nc,nc->n", [query, key])
+
+    def learn(self, step: Tensor) -> None:
+        self.query.weight.data.sub_(step)
+
+
+def test_delegates_never_need_each_other() -> None:
+    model = _Momentum().eval()
+    a, b, step = torch.randn(2, 5), torch.randn(2, 5), torch.randn(4, 5) / 10
+    assert_equals_eager(
+        model,
+        {
+            "forward": EntryPoint(model.forward, (a, b)),
+            "learn": EntryPoint(model.learn, (step,)),
+        },
+        [call("forward", a, b), call("learn", step), call("forward", b, a)],
+        [XnnpackPartitioner()],
+    )

@@ -32,6 +32,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.fx.passes.infra.partitioner import Partition
 
+from .acyclic_partitions import acyclic
+
 _aten = exir_ops.edge.aten
 
 #: The partitioner's names of what XNNPACK has for bfloat16 too.
@@ -147,17 +149,14 @@ def _partitions(
     """
     groups = partitioner.get_matched_nodes_from_configs(program)
     apart = [group for group in groups if any(map(_is_dynamic_convolution, group))]
-    partitions: list[Partition]
     if partitioner.per_op_mode or not apart:
         partitions = type(partitioner).generate_partitions(partitioner, program)
-        return partitions
+        return acyclic(program.graph, partitions)
     partitions = generate_grouped_partitions_from_list_of_nodes(
         program.graph_module, [group for group in groups if group not in apart]
     )
     partitions += [Partition(nodes=group) for group in apart]
-    for number, partition in enumerate(partitions):
-        partition.id = number
-    return partitions
+    return acyclic(program.graph, partitions)
 
 
 def _is_dynamic_convolution(node: fx.Node) -> bool:

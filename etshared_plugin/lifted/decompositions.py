@@ -129,6 +129,33 @@ def _as_strided_scatter(
     return flat.reshape(x.shape)
 
 
+def _lerp(start: torch.Tensor, end: torch.Tensor, weight: Any) -> Any:  # noqa: ANN401
+    """Keep to the layouts that programs have; torch's own gives eager's strides."""
+    dtype = start.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        start, end = start.float(), end.float()
+        weight = weight.float() if isinstance(weight, torch.Tensor) else weight
+    way = end - start
+    from_start, from_end = start + way * weight, end - way * (1 - weight)
+    if isinstance(weight, torch.Tensor):
+        return torch.where(weight.abs() < 0.5, from_start, from_end).to(dtype)
+    return (from_start if abs(weight) < 0.5 else from_end).to(dtype)
+
+
+def _index_fill(
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    value: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """Keep to the layouts that programs have, as `_lerp` does."""
+    if x.is_contiguous():
+        return NotImplemented
+    if not isinstance(value, torch.Tensor):
+        value = torch.full((), value, dtype=x.dtype, device=x.device)
+    return x.movedim(dim, 0).index_put((index,), value.to(x.dtype)).movedim(0, dim)
+
+
 def _shifted_left(x: torch.Tensor, places: int) -> Any:  # noqa: ANN401
     """Multiply, which wraps around alike; there is no kernel that shifts."""
     limits = torch.iinfo(x.dtype)
@@ -153,6 +180,10 @@ FAITHFUL_DECOMPOSITIONS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
     torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
     torch.ops.aten.constant_pad_nd.default: _constant_pad,
     torch.ops.aten.gelu.default: _gelu,
+    torch.ops.aten.index_fill.int_Scalar: _index_fill,
+    torch.ops.aten.index_fill.int_Tensor: _index_fill,
+    torch.ops.aten.lerp.Scalar: _lerp,
+    torch.ops.aten.lerp.Tensor: _lerp,
     torch.ops.aten.pad.default: _pad,
     torch.ops.aten.remainder.Scalar: _remainder,
     torch.ops.aten.remainder.Scalar_Tensor: _remainder,

@@ -41,7 +41,7 @@ from .memory_planning import (
     state_nodes,
     without_buffers,
 )
-from .operator_errors import named_failures, reason_of
+from .operator_errors import named_failures, named_out_variants, reason_of
 from .record import build_context
 from .sharing_identity import identify_constants, named_data_of
 from .stored_once import store_once
@@ -226,6 +226,7 @@ class SharedEdgeProgramManager(EdgeProgramManager):  # type: ignore[misc]
             torch.no_grad(),
             warnings.catch_warnings(),
             lowering_errors("make the program"),
+            named_out_variants(edge._edge_programs),
         ):
             # The emitter advises to write initial values at every load.
             warnings.filterwarnings("ignore", "Mutation on a buffer in the model")

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from torch._export.verifier import SpecViolationError
+from torch.export import ExportedProgram
 
 from ..errors import EtsharedError, LoweringError
+from ..lifted.control_flow import graph_modules
 
 _T = TypeVar("_T")
 
@@ -23,6 +25,7 @@ _WITHOUT_KERNEL = re.compile(r"Operator torch\._ops\.(\S+) is not in Core ATen")
 _OF_SEVERAL_TYPES = re.compile(
     r"mismatched dtypes:\s*Operator: <EdgeOpOverload: ([\w.]+)>(.*)"
 )
+_WITHOUT_OUT_VARIANT = re.compile(r"(?<=[{ ]')[\w.]+::\w+(?=')")
 
 
 @contextmanager
@@ -52,6 +55,31 @@ def named_failures(
                 raise
             except Exception as error:
                 raise LoweringError(_text(name, error), method_name=name) from error
+        raise
+
+
+@contextmanager
+def named_out_variants(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
+    """Name the entry point that has an operator without an out variant.
+
+    Raises:
+        LoweringError: in place of ExecuTorch's own error, which is the cause.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        missing = set(_WITHOUT_OUT_VARIANT.findall(str(error)))
+        for name, program in programs.items():
+            for module in graph_modules(program.graph_module):
+                for node in module.graph.nodes:
+                    schema = getattr(node.target, "_schema", None)
+                    if schema is not None and schema.name in missing:
+                        raise LoweringError(
+                            f"entry point '{name}' uses {schema.name}, which has no out"
+                            " variant, as ExecuTorch's kernels are; register one, or"
+                            " compute it in other operators",
+                            method_name=name,
+                        ) from error
         raise
 
 
