@@ -82,7 +82,11 @@ class Faulty(nn.Module):
     ("name", "error", "message"),
     [
         ("grow", StateError, r"'grow' changes 'h' from float32\[2\] to .*\[4\]"),
-        ("retype", StateError, r"'retype' changes 'h' .* to float64\[2\]"),
+        (
+            "retype",
+            StateError,
+            r"'retype' changes 'h' from .* so bring the value to its",
+        ),
         ("drop", StateError, "'drop' leaves 'h' as NoneType"),
         ("resize", StateError, r"'resize' changes 'h' from .*\[2\] to float32\[3\]"),
         ("set_memory", EntryPointError, "'set_memory' gives 'h' other memory, which"),

@@ -76,8 +76,10 @@ def not_exported(name: str, error: Exception) -> EntryPointError:
     if "specialized it to be a constant" in reason:
         reason = (
             "a loop over a dimension, as in nn.GRU and nn.LSTM, is written out for the"
-            " example's size, and a size that Python computes with may be fixed too;"
-            f" export a fixed number of steps, or one step per call. {reason}"
+            " example's size, and a size that Python computes with, as in"
+            " float(x.shape[0]), may be fixed too; export a fixed number of steps, or"
+            " one step per call, and let tensors compute, as in t + x.shape[0]."
+            f" {reason}"
         )
     if ".numpy() is not supported" in reason:
         reason = f"NumPy is not traced; compute with torch. {reason}"

@@ -191,10 +191,12 @@ def _check_assignment(
 def _check_kind(method_name: str, memory: Memory, value: torch.Tensor) -> None:
     old = tensor_kind(memory.whole)
     if tensor_kind(value) != old:
+        remedy = "register it at its largest size and write into a slice"
+        if value.shape == memory.whole.shape:
+            remedy = "bring the value to its dtype with '.to()'"
         raise StateError(
             f"entry point '{method_name}' changes '{memory.fqn}' from {old} to"
-            f" {tensor_kind(value)}; state keeps its shape and dtype, so register it"
-            " at its largest size and write into a slice",
+            f" {tensor_kind(value)}; state keeps its shape and dtype, so {remedy}",
             method_name=method_name,
             fqn=memory.fqn,
         )
@@ -252,7 +254,7 @@ def _changes_attribute(method_name: str, fqn: str) -> EntryPointError:
     return EntryPointError(
         f"entry point '{method_name}' changes '{fqn}', which is no buffer: the"
         " exported program would keep the value it had at export; register it as a"
-        " buffer",
+        " buffer before export",
         method_name=method_name,
         fqn=fqn,
     )
