@@ -31,7 +31,12 @@ def _cycle(
     graph: fx.Graph, groups: Sequence[list[fx.Node]]
 ) -> list[list[fx.Node]] | None:
     """Return groups that need each other's results, or None."""
-    homes = {node: number for number, group in enumerate(groups) for node in group}
+    homes = {
+        node: number
+        for number, group in enumerate(groups)
+        for node in group
+        if node.op != "placeholder"  # constants may belong to several
+    }
     sorter: TopologicalSorter[object] = TopologicalSorter()
     for node in graph.nodes:
         home = homes.get(node, node)
