@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 import torch.nn.functional as F
 from eager_comparison import assert_equals_eager, call
@@ -12,10 +13,12 @@ from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.runtime import Runtime
 from quantized_models import quantizer
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.fx.passes.infra.partitioner import Partition
 
 import etshared_plugin as etshared
 from etshared_plugin import EntryPoint
+from etshared_plugin.backends.acyclic_partitions import acyclic
 from etshared_plugin.backends.xnnpack import SharedXnnpackPartitioner
 from etshared_plugin.testing import (
     assert_matches_eager,
@@ -242,3 +245,37 @@ def test_delegates_never_need_each_other() -> None:
         [call("forward", a, b), call("learn", step), call("forward", b, a)],
         [XnnpackPartitioner()],
     )
+
+
+def _values() -> dict[str, fx.Node]:
+    graph = fx.Graph()
+    a = graph.call_function(torch.neg, (graph.placeholder("x"),))
+    b = graph.call_function(torch.sin, (a,))
+    c = graph.call_function(torch.add, (a, b))
+    d = graph.call_function(torch.cos, (b,))
+    graph.output((c, d))
+    return {"a": a, "b": b, "c": c, "d": d}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "matches", "expected"),
+    [
+        (["ab", "cd"], [], ["ab", "cd"]),
+        (["ad", "b", "c"], ["ad"], ["a", "b", "c", "d"]),  # not connected
+        (["ac", "b", "d"], ["a", "b", "c"], ["a", "b", "c", "d"]),
+        (["ac", "b", "d"], ["a", "ac", "b"], ["ac", "b", "d"]),  # ExecuTorch's error
+    ],
+)
+def test_partitions_in_a_circle_are_taken_apart(
+    partitions: list[str], matches: list[str], expected: list[str]
+) -> None:
+    values = _values()
+    given = [
+        Partition(number, [values[one] for one in names])
+        for number, names in enumerate(partitions)
+    ]
+    together = [[values[one] for one in names] for names in matches]
+    found = acyclic(values["a"].graph, given, together)
+    names = {node: name for name, node in values.items()}
+    assert sorted("".join(names[n] for n in one.nodes) for one in found) == expected
+    assert [one.id for one in found] == list(range(len(found)))

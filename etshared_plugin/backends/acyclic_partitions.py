@@ -13,16 +13,25 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import Partition
 
 
-def acyclic(graph: fx.Graph, partitions: Sequence[Partition]) -> list[Partition]:
+def acyclic(
+    graph: fx.Graph,
+    partitions: Sequence[Partition],
+    matches: Sequence[Sequence[fx.Node]],
+) -> list[Partition]:
     """Take apart partitions that need each other, as far as is needed.
 
-    What cannot be helped so is left out: kernels compute it.
+    Args:
+        graph: what they are partitions of.
+        partitions: no node is in two of them.
+        matches: what has to stay together.
     """
     groups = [list(partition.nodes) for partition in partitions]
     while cycle := _cycle(graph, groups):
         apart = [part for group in cycle for part in _connected(group)]
         if len(apart) == len(cycle):
-            apart.remove(min(apart, key=len))
+            apart = [part for group in cycle for part in _matched(group, matches)]
+        if len(apart) == len(cycle):
+            break  # ExecuTorch refuses it
         groups = [group for group in groups if group not in cycle] + apart
     return [Partition(number, group) for number, group in enumerate(groups)]
 
@@ -67,3 +76,17 @@ def _connected(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
             reached += near
         parts.append([node for node in group if node in part])
     return parts
+
+
+def _matched(
+    group: Sequence[fx.Node], matches: Sequence[Sequence[fx.Node]]
+) -> list[list[fx.Node]]:
+    """Return the matches in a group, with those that overlap as one."""
+    parts: list[set[fx.Node]] = []
+    for match in matches:
+        part = set(match) & set(group)
+        if part:
+            overlapping = [one for one in parts if one & part]
+            parts = [one for one in parts if one not in overlapping]
+            parts.append(part.union(*overlapping))
+    return [[node for node in group if node in part] for part in parts]

@@ -151,12 +151,12 @@ def _partitions(
     apart = [group for group in groups if any(map(_is_dynamic_convolution, group))]
     if partitioner.per_op_mode or not apart:
         partitions = type(partitioner).generate_partitions(partitioner, program)
-        return acyclic(program.graph, partitions)
+        return acyclic(program.graph, partitions, groups)
     partitions = generate_grouped_partitions_from_list_of_nodes(
         program.graph_module, [group for group in groups if group not in apart]
     )
     partitions += [Partition(nodes=group) for group in apart]
-    return acyclic(program.graph, partitions)
+    return acyclic(program.graph, partitions, groups)
 
 
 def _is_dynamic_convolution(node: fx.Node) -> bool:
