@@ -85,7 +85,7 @@ class Faulty(nn.Module):
         (
             "retype",
             StateError,
-            r"'retype' changes 'h' from .* so bring the value to its",
+            r"'retype' changes 'h' .* to float64\[2\]; .* so bring the value to its",
         ),
         ("drop", StateError, "'drop' leaves 'h' as NoneType"),
         ("resize", StateError, r"'resize' changes 'h' from .*\[2\] to float32\[3\]"),

@@ -353,7 +353,6 @@ def test_a_child_process_uses_what_its_parent_packed() -> None:
 
 _MEMORY = """
 import sys
-from collections.abc import Callable
 import numpy as np
 import etshared_plugin as etshared
 
@@ -429,7 +428,6 @@ def test_loading_writes_nothing_to_stderr(tmp_path: Path) -> None:
     path.write_bytes(programs.mixed()[0])
     code = """
 import sys
-from collections.abc import Callable
 import etshared_plugin as etshared
 if sys.argv[2] == "beside":
     import executorch.runtime

@@ -58,6 +58,16 @@ def programs(learner: Learner) -> dict[str, ExportedProgram]:
     }
 
 
+def _exported(learner: Learner) -> etshared.ExportedEntryPoints:
+    return etshared.export(
+        learner,
+        {
+            "forward": etshared.EntryPoint(learner.forward, (torch.ones(1, 4),)),
+            "set": etshared.EntryPoint(learner.set, (torch.ones(4, 4),)),
+        },
+    )
+
+
 def placeholder_kinds(edge: EdgeProgramManager, name: str) -> dict[str, InputKind]:
     specs = edge.exported_program(name).graph_signature.input_specs
     return {str(spec.target): spec.kind for spec in specs if spec.target}
@@ -137,14 +147,7 @@ def test_taking_state_is_an_error_in_a_stock_flow() -> None:
 
 
 def test_taking_state_is_an_error_in_this_flow() -> None:
-    learner = Learner()
-    exported = etshared.export(
-        learner,
-        {
-            "forward": etshared.EntryPoint(learner.forward, (torch.ones(1, 4),)),
-            "set": etshared.EntryPoint(learner.set, (torch.ones(4, 4),)),
-        },
-    )
+    exported = _exported(Learner())
     with pytest.raises(PartitionError, match="_TagsEveryPlaceholder moves") as raised:
         etshared.to_edge_transform_and_lower(
             exported, partitioner={"forward": [_TagsEveryPlaceholder()]}
@@ -170,14 +173,7 @@ class _FailsAtAdditions(Partitioner):
 
 
 def test_a_partitioner_that_fails_is_an_error_of_the_entry_point() -> None:
-    learner = Learner()
-    exported = etshared.export(
-        learner,
-        {
-            "forward": etshared.EntryPoint(learner.forward, (torch.ones(1, 4),)),
-            "set": etshared.EntryPoint(learner.set, (torch.ones(4, 4),)),
-        },
-    )
+    exported = _exported(Learner())
     message = "ExecuTorch cannot lower entry point 'set': RuntimeError: no additions"
     failing = [XnnpackPartitioner(), _FailsAtAdditions()]
     with pytest.raises(LoweringError, match=message) as raised:
