@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -75,6 +75,14 @@ def branches_of(node: fx.Node, attributes: Attributes) -> list[fx.GraphModule]:
 def graph_modules(module: fx.GraphModule) -> list[fx.GraphModule]:
     """Return a graph and the branches in it."""
     return [one for one in module.modules() if isinstance(one, fx.GraphModule)]
+
+
+def nodes_of(module: fx.GraphModule) -> Iterator[fx.Node]:
+    """Yield the nodes of a graph and of the branches that it refers to."""
+    yield from module.graph.nodes
+    for branch in attributes_of(module).values():
+        if isinstance(branch, fx.GraphModule):
+            yield from nodes_of(branch)
 
 
 def _operands(cond: fx.Node) -> list[Any]:

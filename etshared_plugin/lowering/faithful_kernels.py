@@ -13,7 +13,7 @@ from executorch.exir.pass_base import ExportPass, NodeMetadata, ProxyValue
 from torch import fx
 from torch.export import ExportedProgram
 
-from ..lifted.control_flow import attributes_of
+from ..lifted.control_flow import attributes_of, nodes_of
 from ..lifted.program_surgery import assemble, clone_operator, inputs_of, outputs_of
 from .arithmetic import ARITHMETIC
 from .kernel_rewrite import Rewrite
@@ -34,7 +34,7 @@ def with_faithful_kernels(program: ExportedProgram) -> ExportedProgram:
 
     Inputs, outputs and delegates stay what they are.
     """
-    if not any(map(_is_unlike_eager, _nodes(program.graph_module))):
+    if not any(map(_is_unlike_eager, nodes_of(program.graph_module))):
         return program
     result = _FaithfulKernelsPass(program)(program.graph_module)
     graph = result.graph_module.graph
@@ -83,14 +83,6 @@ class _FaithfulKernelsPass(ExportPass):  # type: ignore[misc]
         if isinstance(value, tuple):
             return value[key]
         return super().call_getitem(value, key, meta)
-
-
-def _nodes(module: fx.GraphModule) -> list[fx.Node]:
-    nodes = list(module.graph.nodes)
-    for branch in attributes_of(module).values():
-        if isinstance(branch, fx.GraphModule):
-            nodes += _nodes(branch)
-    return nodes
 
 
 def _is_unlike_eager(node: fx.Node) -> bool:

@@ -11,7 +11,7 @@ from torch._export.verifier import SpecViolationError
 from torch.export import ExportedProgram
 
 from ..errors import EtsharedError, LoweringError
-from ..lifted.control_flow import graph_modules
+from ..lifted.control_flow import nodes_of
 
 _T = TypeVar("_T")
 
@@ -70,16 +70,15 @@ def named_out_variants(programs: Mapping[str, ExportedProgram]) -> Iterator[None
     except RuntimeError as error:
         missing = set(_WITHOUT_OUT_VARIANT.findall(str(error)))
         for name, program in programs.items():
-            for module in graph_modules(program.graph_module):
-                for node in module.graph.nodes:
-                    schema = getattr(node.target, "_schema", None)
-                    if schema is not None and schema.name in missing:
-                        raise LoweringError(
-                            f"entry point '{name}' uses {schema.name}, which has no out"
-                            " variant, as ExecuTorch's kernels are; register one, or"
-                            " compute it in other operators",
-                            method_name=name,
-                        ) from error
+            for node in nodes_of(program.graph_module):
+                schema = getattr(node.target, "_schema", None)
+                if schema is not None and schema.name in missing:
+                    raise LoweringError(
+                        f"entry point '{name}' uses {schema.name}, which has no out"
+                        " variant, as ExecuTorch's kernels are; register one, or"
+                        " compute it in other operators",
+                        method_name=name,
+                    ) from error
         raise
 
 

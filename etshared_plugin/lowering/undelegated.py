@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from executorch.exir.dialects._ops import ops as exir_ops
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.schema import ExecutionPlan
-from torch import fx
 from torch.export import ExportedProgram
 
 from ..errors import LoweringError
-from ..lifted.control_flow import attributes_of
+from ..lifted.control_flow import nodes_of
 from .operator_errors import NO_KERNEL
 
 _CONVOLUTION = exir_ops.edge.aten.convolution.default
@@ -28,7 +27,7 @@ def prepare_kernels(method_name: str, program: ExportedProgram) -> None:
         LoweringError: it has an operator that ExecuTorch has no kernel for, or one
             that gives something else than torch's.
     """
-    for node in _nodes(program.graph_module):
+    for node in nodes_of(program.graph_module):
         target = node.target
         if not isinstance(target, EdgeOpOverload):
             continue
@@ -99,10 +98,3 @@ def _name_of(value: object, program: ExportedProgram) -> str:
     name = str(value)
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     return str(weights.get(name, name))
-
-
-def _nodes(module: fx.GraphModule) -> Iterator[fx.Node]:
-    yield from module.graph.nodes
-    for branch in attributes_of(module).values():
-        if isinstance(branch, fx.GraphModule):
-            yield from _nodes(branch)
