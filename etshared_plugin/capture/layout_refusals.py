@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from ..errors import EntryPointError, StateError
-from ..lifted.control_flow import attributes_of, branches_of, graph_modules
+from ..lifted.control_flow import attributes_of, branches_of, nodes_of
 from ..lifted.graph_surgery import memory_owners, nodes_written_in_place
 from ..lifted.layouts import is_apart
 from ..lifted.lifted_state import LiftedProgram
@@ -97,5 +97,5 @@ def _operators(node: fx.Node, attributes: Attributes) -> set[Any]:
     """Return what a node calls, also in branches."""
     nodes = [node]
     for branch in branches_of(node, attributes):
-        nodes += (inner for one in graph_modules(branch) for inner in one.graph.nodes)
+        nodes += nodes_of(branch)
     return {getattr(one.target, "overloadpacket", None) for one in nodes}
