@@ -31,15 +31,17 @@ def run(output: Path) -> int:
         import numpy as np
 
         from . import measuring
+        from .model import load_model
         from .texts import EDGES, NOTES, QUERIES, make_tokenizer, tokenize
     queries = [query for query, _ in QUERIES]
     texts = [*NOTES, *EDGES, *queries]
     with reporting.progress("embedding the texts with the original"):
         original = measuring.run_original(texts)
+    model = load_model()
     with reporting.progress(f"exporting {', '.join(measuring.NAMES)}"):
-        all_of_them = measuring.export(output / "minilm.pte")
+        all_of_them = measuring.export(model, output / "minilm.pte")
     with reporting.progress("exporting embed alone"):
-        one = measuring.export(output / "minilm-embed.pte", ("embed",))
+        one = measuring.export(model, output / "minilm-embed.pte", ("embed",))
 
     program = etshared.load(all_of_them)
     session = program.session()

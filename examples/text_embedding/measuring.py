@@ -18,7 +18,7 @@ from torch.export import Dim
 
 import etshared_plugin as etshared
 
-from .model import MAX_TOKENS, WIDTH, load_model
+from .model import MAX_TOKENS, WIDTH, TextEmbedder
 from .texts import make_tokenizer, tokenize
 
 #: The entry points of the program, by the methods of the model.
@@ -47,9 +47,8 @@ class Comparison:
     token_difference: float
 
 
-def export(path: Path, names: tuple[str, ...] = NAMES) -> Path:
+def export(model: TextEmbedder, path: Path, names: tuple[str, ...] = NAMES) -> Path:
     """Write a program with these methods of the model as entry points."""
-    model = load_model()
     text = torch.zeros(1, 8, dtype=torch.int64), torch.ones(1, 8, dtype=torch.int64)
     # At least the two tokens that every text begins and ends with.
     tokens = {1: Dim("tokens", min=2, max=MAX_TOKENS)}
