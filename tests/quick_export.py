@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch._export.utils import _collect_all_valid_cia_ops
 from torch._ops import OperatorBase
 from torch._subclasses import fake_impls
 from torch.export import decomp_utils, exported_program
+from torch.fx import GraphModule
+from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
 
 
@@ -99,3 +102,40 @@ exported_program._override_composite_implicit_decomp = _override_remembered_kern
 
 # Each pass copies the history of each node, which grows with every pass.
 NodeSource.__deepcopy__ = lambda self, memo: self
+
+
+# Each pass makes a module, and code for it that hardly anything runs, as what lowers a
+# program goes over its nodes: a seventh of the time that is left. Code that is asked
+# for is that of the graph as it is then, also after a change without ``recompile()``.
+_generate = GraphModule.recompile
+_GENERATED = ("forward", "__call__", "_code", "_lineno_map", "_prologue_start")
+
+
+class _Later:
+    """What is generated for a module, once something asks for it."""
+
+    def __init__(self, name: str, module: GraphModule) -> None:
+        self.name = name
+        self.module = weakref.ref(module)
+
+    def __get__(self, instance: GraphModule | None, owner: type) -> Any:  # noqa: ANN401
+        module = self.module()
+        assert module is not None
+        for name in _GENERATED:
+            delattr(type(module), name)
+        _generate(module)
+        return getattr(owner if instance is None else instance, self.name)
+
+
+def _generate_later(self: GraphModule) -> None:
+    code = self._graph._codegen
+    if isinstance(code, _PyTreeCodeGen):
+        self._in_spec = code.pytree_info.in_spec
+        self._out_spec = code.pytree_info.out_spec
+    for name in _GENERATED:
+        self.__dict__.pop(name, None)
+        setattr(type(self), name, _Later(name, self))
+    self._recompile_submodules()
+
+
+GraphModule.recompile = _generate_later
