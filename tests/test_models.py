@@ -111,6 +111,11 @@ def _names(models: list[tuple[Callable[[], ModelCase], str]]) -> list[str]:
     return [f"{build.__module__}.{build.__name__}" for build, _ in models]
 
 
+@pytest.mark.parametrize(
+    "partitioner",
+    [pytest.param("portable", marks=pytest.mark.nightly), "xnnpack"],
+    indirect=True,
+)
 @pytest.mark.parametrize(("build", "state"), MODELS, ids=_names(MODELS))
 def test_a_model_matches_eager(
     partitioner: Sequence[Partitioner], build: Callable[[], ModelCase], state: str
@@ -118,6 +123,7 @@ def test_a_model_matches_eager(
     _assert_matches_eager(build(), partitioner, set(state.split()))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("build", "state"), EXAMPLES, ids=_names(EXAMPLES))
 def test_an_example_of_executorch_matches_eager(
     build: Callable[[], ModelCase], state: str
