@@ -152,6 +152,10 @@ class Strided(nn.Module):
         self.table.flatten().add_(1)
         return self.table + x
 
+    def write_column(self, x: Tensor) -> Tensor:
+        self.table[:, 0].ravel().add_(1)
+        return self.table + x
+
     def write_beside(self, x: Tensor) -> Tensor:
         def add(h: Tensor) -> Tensor:
             h.reshape(-1).add_(1)
@@ -174,6 +178,7 @@ def test_state_may_lie_apart(partitioner: Partitioners) -> None:
         ("windows", "as_strided on what comes from 'columns'"),
         ("windows_of_branch", "as_strided on what comes from 'columns'"),
         ("write_copy", "flatten of 'table', in which elements do not lie side"),
+        ("write_column", "ravel of 'table', in which elements do not lie side"),
         ("write_beside", "reshape of 'table', in which elements do not lie side"),
     ],
 )
@@ -182,6 +187,34 @@ def test_what_depends_on_strides_is_refused(name: str, problem: str) -> None:
     entry_point = EntryPoint(getattr(model, name), (torch.ones(3, 2),))
     with pytest.raises(EtsharedError, match=f"'{name}' uses .*{problem}"):
         etshared.export(model, {name: entry_point})
+
+
+class Columns(nn.Module):
+    """A column looks the same in any shape, without a copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.arange(12.0).reshape(4, 3))
+        self.register_buffer("last", self.rows[:, -1])
+        self.register_buffer("alone", torch.zeros(4, 1, 3)[..., 1])
+
+    def write(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.last.reshape(2, 2).mul_(2)
+        self.last.flatten()[1:].add_(x)
+        self.alone.reshape(-1)[1:] -= self.last.reshape_as(self.alone)[1:, 0]
+        return self.rows + 1, self.alone * 2
+
+    def fill(self, x: Tensor) -> Tensor:
+        self.last.index_fill_(0, self.last.reshape(-1)[:1].long() % 4, 0)
+        return self.rows.sum(0) + x
+
+
+def test_columns_are_reshaped_and_written(partitioner: Partitioners) -> None:
+    model, x = Columns(), torch.ones(3)
+    names = ("write", "fill")
+    entry_points = {name: EntryPoint(getattr(model, name), (x,)) for name in names}
+    calls = [call(name, sign * x) for sign in (1, -2) for name in names]
+    assert_equals_eager(model, entry_points, calls, partitioner)
 
 
 class Frames(nn.Module):

@@ -22,6 +22,11 @@ _MAY_COPY = frozenset(
     for name in ("contiguous", "flatten", "ravel", "reshape", "reshape_as")
 )
 
+#: Those that look through any layout of a single row or column.
+_VIEW_LINES = frozenset(
+    getattr(torch.ops.aten, name) for name in ("flatten", "reshape", "reshape_as")
+)
+
 
 def refuse_layouts(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> None:
     """Refuse what the program, in which all tensors are contiguous, gets wrong.
@@ -55,7 +60,7 @@ def _refuse_strides(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) 
         if origin is None:
             continue
         origins.setdefault(node, origin)
-        if torch.ops.aten.as_strided in _operators(node, attributes):
+        if torch.ops.aten.as_strided in map(_operator, _nodes(node, attributes)):
             raise EntryPointError(
                 f"entry point '{name}' uses as_strided on what comes from {origin},"
                 " which is not contiguous, but is in the program; index it, or make it"
@@ -81,9 +86,11 @@ def _refuse_gaps(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> 
     attributes = attributes_of(lifted.program.graph_module)
     for node in graph.nodes:
         inputs = {owner for one in node.all_input_nodes for owner in owners[one]}
-        found = _operators(node, attributes) & _MAY_COPY
+        found = sorted(
+            str(_operator(one)) for one in _nodes(node, attributes) if _may_copy(one)
+        )
         for clone in inputs & fqns.keys() if found else ():
-            operator = min(map(str, found)).removeprefix("aten.")
+            operator = found[0].removeprefix("aten.")
             raise StateError(
                 f"entry point '{name}' uses {operator} of '{fqns[clone]}', in which"
                 " elements do not lie side by side, and writes; eager would copy it,"
@@ -93,9 +100,22 @@ def _refuse_gaps(name: str, lifted: LiftedProgram, layout: Sequence[Memory]) -> 
             )
 
 
-def _operators(node: fx.Node, attributes: Attributes) -> set[Any]:
-    """Return what a node calls, also in branches."""
+def _may_copy(node: fx.Node) -> bool:
+    operator = _operator(node)
+    if operator not in _MAY_COPY:
+        return False
+    sizes = node.all_input_nodes[0].meta["val"].shape
+    is_line = sum(not isinstance(size, int) or size != 1 for size in sizes) <= 1
+    return not (is_line and operator in _VIEW_LINES)
+
+
+def _operator(node: fx.Node) -> Any:  # noqa: ANN401
+    return getattr(node.target, "overloadpacket", None)
+
+
+def _nodes(node: fx.Node, attributes: Attributes) -> list[fx.Node]:
+    """Return a node, and those of its branches."""
     nodes = [node]
     for branch in branches_of(node, attributes):
         nodes += nodes_of(branch)
-    return {getattr(one.target, "overloadpacket", None) for one in nodes}
+    return nodes
