@@ -34,6 +34,7 @@ from ..lifted.tensor_indices import read_by_tensors
 from .declarations import EntryPoint
 from .export_failures import not_exported
 from .layout_refusals import refuse_layouts
+from .overlap_refusals import refuse_overlaps
 from .refusals import refuse_control_flow, refuse_unfaithful
 from .registered_tensors import Memory, MemoryMap
 from .tracing import TracedMethod, names_of_one, prepared
@@ -148,6 +149,7 @@ def _trace(
         )
         read_by_tensors(program.graph)
         refuse_layouts(name, lifted, layout)
+        refuse_overlaps(name, lifted)
         # State is no longer the module's: the program holds it.
         program.state_dict.update(tensors)
     except EtsharedError:
