@@ -14,6 +14,7 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.runtime import Runtime
 from quantized_models import quantizer
 from torch import Tensor, fx, nn
+from torch.export import Dim
 from torch.fx.passes.infra.partitioner import Partition
 
 import etshared_plugin as etshared
@@ -94,6 +95,43 @@ def test_layers_are_right_whether_delegated_or_not(
         [call(name, _X) for name in _METHODS],
         partitioner,
     )
+
+
+class Sequences(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv1d = nn.Conv1d(4, 6, 3, padding=1)
+        self.out = nn.Linear(6, 6)
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.out(torch.relu(self.conv1d(x)).mT)
+        self.seen += y.mean((0, 1))
+        return y - self.seen
+
+
+@pytest.mark.parametrize(
+    ("open_sizes", "num_convolutions"), [((0, 2), 0), ((2,), 1), ((0,), 1)]
+)
+def test_convolutions_may_have_several_open_sizes(
+    open_sizes: Sequence[int], num_convolutions: int
+) -> None:
+    model = Sequences().eval()
+    sizes = {size: Dim(f"size{size}", min=1, max=9) for size in open_sizes}
+    x = torch.linspace(-1, 1, 3 * 4 * 5).reshape(3, 4, 5)
+    entry_point = EntryPoint(model.forward, (x,), dynamic_shapes={"x": sizes})
+    calls = [call("forward", x), call("forward", -x)]
+    if 0 in open_sizes:
+        calls.append(call("forward", x[:2]))
+    if 2 in open_sizes:
+        calls.append(call("forward", x[..., 1:]))
+    program = assert_equals_eager(
+        model, {"forward": entry_point}, calls, [XnnpackPartitioner()]
+    )
+    stats = program.stats()
+    # The linear layer beside the convolution.
+    assert stats.constants_packed == 1 + num_convolutions
 
 
 def test_prelu_lowers_in_the_flow_of_executorch_too() -> None:

@@ -211,6 +211,21 @@ def _is_of_images(node: fx.Node) -> bool:
     return bool(node.all_input_nodes[0].meta["val"].dim() == 4)
 
 
+def _has_sizes_to_reshape(convolution: fx.Node) -> bool:
+    """Tell whether a convolution of sequences leaves one size open at most.
+
+    XNNPACK computes it on images, and cannot reshape to several sizes that are open.
+    """
+    values = [
+        node.meta["val"] for node in (convolution, convolution.all_input_nodes[0])
+    ]
+    return all(
+        value.dim() != 3
+        or sum(isinstance(size, torch.SymInt) for size in value.shape) < 2
+        for value in values
+    )
+
+
 def _is_linear(addmm: fx.Node) -> bool:
     """Tell whether a bias is added to each row as it is."""
     bias, matrix = addmm.args[0], addmm.args[2]
@@ -253,6 +268,7 @@ _LIMITS: dict[str, Callable[[fx.Node], bool]] = {
     "_softmax.default": _is_over_columns,
     "addmm.default": _is_linear,
     "avg_pool2d.default": _is_of_images,
+    "convolution.default": _has_sizes_to_reshape,
     "max.dim": _is_pooling,
     "max_pool2d.default": _is_of_images,
     "prelu.default": _is_of_images,
