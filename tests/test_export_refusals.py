@@ -380,6 +380,11 @@ class Frames(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.gru = nn.GRU(3, 3, batch_first=True)
+        self.register_buffer("total", torch.zeros(1, 4, 3))
+
+    def beside_state(self, x: Tensor) -> Tensor:
+        self.total += x
+        return self.total
 
     def unrolled(self, x: Tensor) -> Tensor:
         result: Tensor = self.gru(x)[0]
@@ -392,7 +397,8 @@ class Frames(nn.Module):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("unrolled", r"as in nn\.GRU .* export a fixed number of steps, or one step"),
+        ("unrolled", r"one size only: .* as in nn\.GRU .* export one step per call"),
+        ("beside_state", "one size only: that of a buffer .* out of dynamic_shapes"),
         ("in_numpy", "NumPy is not traced; compute with torch"),
     ],
 )
@@ -409,6 +415,31 @@ def test_what_tracing_cannot_follow_comes_with_a_remedy(
         EntryPointError, match=f"'{name}' cannot be exported: .*{message}"
     ):
         export(model, {name: entry_point})
+
+
+def test_sizes_that_change_what_a_method_does_are_refused_with_a_remedy() -> None:
+    model = nn.Module()
+    model.register_buffer("table", torch.zeros(8, 6))
+
+    def add(x: Tensor) -> Tensor:
+        rows, columns = x.shape
+        model.table[:rows, :columns] += x
+        return model.table.sum()
+
+    sizes = {0: Dim("rows", max=5), 1: Dim("columns", max=6)}
+    entry_point = EntryPoint(add, (torch.ones(3, 4),), dynamic_shapes={"x": sizes})
+    problem = "for some sizes .* full size of a buffer .* max of the Dim"
+    with pytest.raises(EntryPointError, match=f"'add' cannot be exported: {problem}"):
+        export(model, {"add": entry_point})
+
+
+def test_operators_that_compute_python_values_are_refused_with_their_place() -> None:
+    def read(x: Tensor) -> Tensor:
+        return torch.cov(x)
+
+    problem = r"'read' uses the value of a tensor .*test_export_refusals.py, line"
+    with pytest.raises(EntryPointError, match=problem):
+        export(nn.Module(), {"read": EntryPoint(read, (torch.ones(4, 3),))})
 
 
 @pytest.mark.filterwarnings("ignore:`?torch.jit:DeprecationWarning")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..errors import EntryPointError
@@ -52,7 +53,8 @@ def not_exported(name: str, error: Exception) -> EntryPointError:
     if any(_passed_through(one, "while_loop.py") for one in causes):
         return not_lowered(name, "while_loop")
     if "unbacked symbols" in reason or any(
-        isinstance(one, GuardOnDataDependentSymNode) for one in causes
+        isinstance(one, (DataDependentOutputException, GuardOnDataDependentSymNode))
+        for one in causes
     ):
         if any(_passed_through(one, "batchnorm.py") for one in causes):
             return EntryPointError(
@@ -75,11 +77,17 @@ def not_exported(name: str, error: Exception) -> EntryPointError:
         )
     if "specialized it to be a constant" in reason:
         reason = (
-            "a loop over a dimension, as in nn.GRU and nn.LSTM, is written out for the"
-            " example's size, and a size that Python computes with, as in"
-            " float(x.shape[0]), may be fixed too; export a fixed number of steps, or"
-            " one step per call, and let tensors compute, as in t + x.shape[0]."
-            f" {reason}"
+            "the method allows one size only: that of a buffer or weight beside the"
+            " input, that of the example in a loop over the dimension, as in nn.GRU and"
+            " nn.LSTM, or in what Python computes, as in float(x.shape[0]); leave the"
+            " size out of dynamic_shapes, export one step per call, or let tensors"
+            f" compute, as in t + x.shape[0]. {reason}"
+        )
+    if "satisfy the generated guard" in reason:
+        reason = (
+            "for some sizes in the range of dynamic_shapes the method does something"
+            " else, for the full size of a buffer that it takes a slice of, for one;"
+            f" leave them out with min and max of the Dim. {reason}"
         )
     if ".numpy() is not supported" in reason:
         reason = f"NumPy is not traced; compute with torch. {reason}"
