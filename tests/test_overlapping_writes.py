@@ -22,6 +22,7 @@ class History(nn.Module):
         super().__init__()
         self.register_buffer("table", torch.arange(12.0).reshape(3, 4))
         self.register_buffer("newest", self.table[:, 1:])
+        self.register_buffer("none", torch.zeros(0, 3))
 
     def forwards(self, x: Tensor) -> Tensor:
         self.table[:, :-1] = self.table[:, 1:]
@@ -39,6 +40,12 @@ class History(nn.Module):
         self.table[:, 1:] = self.table[:, :-1].clone()
         self.table[:, 0] = x
         return self.newest + 1
+
+    def of_other_copies(self, x: Tensor) -> Tensor:
+        self.table[:, 1:] = self.table[:, :-1].contiguous()
+        self.table[:, :3].copy_(self.table.T.reshape(3, 4)[:, 1:])
+        self.none[:, 1:] = self.none[:, :-1]
+        return self.newest * x[:, None]
 
     def backwards(self, i: Tensor) -> Tensor:
         self.table[:, 1:] = self.table[:, :-1]
@@ -67,7 +74,7 @@ class History(nn.Module):
 
 def test_parts_are_written_from_others(partitioner: Sequence[Partitioner]) -> None:
     model, x = History(), torch.tensor([0.5, -1.0, 2.0])
-    names = ("forwards", "halves", "of_a_copy")
+    names = ("forwards", "halves", "of_a_copy", "of_other_copies")
     assert_equals_eager(
         model,
         {name: EntryPoint(getattr(model, name), (x,)) for name in names},

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..errors import StateError
 from ..lifted.graph_surgery import aliased_inputs, memory_owners
@@ -55,10 +56,14 @@ def refuse_overlaps(name: str, lifted: LiftedProgram) -> None:
 
 
 def _depends_on_order(node: fx.Node, written: torch.Tensor, read: torch.Tensor) -> bool:
+    if _storage(written) != _storage(read):
+        return False  # `contiguous` and `reshape` have made a copy.
     sizes = (*written.shape, *written.stride(), *read.shape, *read.stride())
     start, read_start = written.storage_offset(), read.storage_offset()
     # What is not known before may or may not overlap.
     if not all(isinstance(one, int) for one in (*sizes, start, read_start)):
+        return False
+    if 0 in (*written.shape, *read.shape):
         return False
     if written.shape == read.shape and written.stride() == read.stride():
         is_indexed = getattr(node.target, "overloadpacket", None) in _INDEXED
@@ -67,6 +72,10 @@ def _depends_on_order(node: fx.Node, written: torch.Tensor, read: torch.Tensor) 
             return False
     memory = np.empty(written.untyped_storage().nbytes(), np.uint8)
     return np.shares_memory(_elements(written, memory), _elements(read, memory))
+
+
+def _storage(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def _elements(tensor: torch.Tensor, memory: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
