@@ -30,6 +30,7 @@ class Indexed(nn.Module):
         self.register_buffer("square", torch.arange(16.0).reshape(4, 4))
         self.register_buffer("m", torch.arange(48.0).reshape(4, 3, 4))
         self.register_buffer("row", torch.tensor(1))
+        self.register_buffer("line", torch.zeros(1, 4))
 
     def diagonals(self, x: Tensor) -> Tensor:
         self.square.diagonal().fill_(2.5)
@@ -49,7 +50,9 @@ class Indexed(nn.Module):
         self.m[:, :, 0].fill_diagonal_(2.0)
         self.m.view(12, 4).fill_diagonal_(1.5, wrap=True)
         self.m.view(-1)[:27].view(3, 3, 3).fill_diagonal_(4.0)
-        return self.m * x
+        self.line.t().copy_(x.t().flip(0))
+        self.line.index_fill_(-1, self.row, 0.5)
+        return self.m * x + self.line
 
     def read_last(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self.square.add_(x)

@@ -149,11 +149,12 @@ def _index_fill(
     value: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
     """Keep to the layouts that programs have, as `_lerp` does."""
-    if x.is_contiguous():
+    if x.dim() == 0:
         return NotImplemented
     if not isinstance(value, torch.Tensor):
         value = torch.full((), value, dtype=x.dtype, device=x.device)
-    return x.movedim(dim, 0).index_put((index,), value.to(x.dtype)).movedim(0, dim)
+    places = [*[None] * (dim % x.dim()), index]
+    return torch.ops.aten.index_put.default(x, places, value.to(x.dtype))
 
 
 def _shifted_left(x: torch.Tensor, places: int) -> Any:  # noqa: ANN401
