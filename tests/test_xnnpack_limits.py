@@ -36,12 +36,14 @@ class Layers(nn.Module):
         self.conv = nn.Conv2d(4, 4, 3, padding=1)
         self.conv1d = nn.Conv1d(4, 4, 3)
         self.linear = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm2d(4)
         self.prelu = nn.PReLU(4)
         self.slope = nn.PReLU(init=-0.5)
         self.matrix = nn.Parameter(torch.randn(8, 3))
         self.bias = nn.Parameter(torch.randn(3))
         with torch.no_grad():
             self.prelu.weight.copy_(torch.tensor([0.1, -0.7, 1.5, 0.3]))
+            self.norm.running_mean.copy_(torch.tensor([0.5, -1.0, 0.0, 2.0]))
 
     def prelu_of_rows(self, x: Tensor) -> list[Tensor]:
         return [self.prelu(x[0, 0, :, :4]), self.slope(self.linear(x[0, 0]))]
@@ -75,6 +77,10 @@ class Layers(nn.Module):
             torch.addmm(self.bias, rows, self.matrix, alpha=2.0, beta=0.5),
             torch.addmm(self.bias.repeat(8, 1), rows, self.matrix),
         ]
+
+    def norms_in_a_row(self, x: Tensor) -> list[Tensor]:
+        y = self.norm(x)
+        return [self.norm(self.norm(y)), self.norm(self.norm(self.conv(x)))]
 
     def many_dimensions(self, x: Tensor) -> list[Tensor]:
         cube = x.reshape(1, 2, 2, 2, 2, 2, 8)

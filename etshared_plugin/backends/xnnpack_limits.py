@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -211,6 +212,16 @@ def _is_of_images(node: fx.Node) -> bool:
     return bool(node.all_input_nodes[0].meta["val"].dim() == 4)
 
 
+def _is_of_other_operators(norm: fx.Node) -> bool:
+    """Tell whether what is normalized is not the result of a normalization itself.
+
+    The lowering makes a convolution of that one first, and leaves its shape unknown.
+    """
+    before = norm.all_input_nodes[0]
+    is_item = before.target is operator.getitem
+    return not (is_item and before.all_input_nodes[0].target is norm.target)
+
+
 def _has_sizes_to_reshape(convolution: fx.Node) -> bool:
     """Tell whether a convolution of sequences leaves one size open at most.
 
@@ -265,6 +276,7 @@ _WITH_CHANNELS_FIRST = {
 
 #: By the partitioner's name of an operator: what tells that XNNPACK computes a node.
 _LIMITS: dict[str, Callable[[fx.Node], bool]] = {
+    "_native_batch_norm_legit_no_training.default": _is_of_other_operators,
     "_softmax.default": _is_over_columns,
     "addmm.default": _is_linear,
     "avg_pool2d.default": _is_of_images,
